@@ -62,7 +62,7 @@ def prefect_server(folder: Path) -> Iterator[str]:
 
 def _client() -> httpx.Client:
     """Without kept connections: the server closes idle ones after five seconds, perhaps just when one is used."""
-    return httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+    return httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @dataclass

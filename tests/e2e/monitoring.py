@@ -54,8 +54,8 @@ class Monitoring:
 
     def __init__(self, port: int) -> None:
         self.exporter = Exporter(port + 2)
-        self.prometheus = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30)
-        self.alertmanager = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=30)
+        self.prometheus = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=120)
+        self.alertmanager = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=120)
 
     def value(self, query: str) -> float | None:
         """What a query that selects one series gives; None: nothing."""

@@ -95,14 +95,14 @@ def test_wrong_secret_does_nothing(site: Site, job: Job) -> None:
             (f"/v1/jobs/{job.name}/stop", {}),
             (f"/v1/machines/{job.machines[0]}/evict", {}),
         ):
-            answer = httpx.post(f"{site.settings.gateway}{path}", json=body, headers=headers, timeout=30)
+            answer = httpx.post(f"{site.settings.gateway}{path}", json=body, headers=headers, timeout=120)
             assert answer.status_code == 401, (path, answer.text)
     counted = site.http.get("/metrics").text
     assert "holdfast_unauthorized_total{" in counted
 
     machine = site.ledger.machine(job.machines[0])
     fence = {"job": job.name, "epoch": 99, "incarnation": machine.incarnation}
-    refused = httpx.post(f"http://{machine.address}/v1/fence", json=fence, headers=wrong, timeout=30)
+    refused = httpx.post(f"http://{machine.address}/v1/fence", json=fence, headers=wrong, timeout=120)
     assert refused.status_code == 401
     assert_nothing_acts(site, before, job.name)
 
@@ -116,12 +116,12 @@ def test_stale_commands_are_refused_by_the_agent(site: Site, job: Job) -> None:
     dead = {"job": job.name, "epoch": job.epoch, "incarnation": "of-an-earlier-life"}
     old = {"job": job.name, "epoch": 1, "incarnation": machine.incarnation, "world_size": 2}
     for path, body in (("/v1/fence", dead), ("/v1/rendezvous", old)):
-        answer = httpx.post(f"{url}{path}", json=body, headers=site.headers, timeout=30)
+        answer = httpx.post(f"{url}{path}", json=body, headers=site.headers, timeout=120)
         assert answer.status_code == 409, (path, answer.text)
         assert answer.json()["error"] == "StaleError"
     # A fence of the first epoch says nothing new: the second one goes on.
     late = {"job": job.name, "epoch": 1, "incarnation": machine.incarnation}
-    httpx.post(f"{url}/v1/fence", json=late, headers=site.headers, timeout=30).raise_for_status()
+    httpx.post(f"{url}/v1/fence", json=late, headers=site.headers, timeout=120).raise_for_status()
     assert_nothing_acts(site, before, job.name)
 
 

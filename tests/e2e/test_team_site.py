@@ -188,8 +188,8 @@ def test_databases_and_doors(team: Team) -> None:
     prefect = f"{site.settings.prefect_api}/work_pools/holdfast"
     assert prefect.startswith("https://")
     with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
-        httpx.get(prefect, timeout=30)
-    assert httpx.get(prefect, timeout=30, **site.tls.http()).status_code == 401
+        httpx.get(prefect, timeout=120)
+    assert httpx.get(prefect, timeout=120, **site.tls.http()).status_code == 401
     assert site.prefect.get("/work_pools/holdfast").is_success
 
 
