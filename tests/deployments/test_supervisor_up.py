@@ -165,7 +165,7 @@ def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> 
         wait_for("all is up", lambda: "status page" in process.stdout.readline())
         assert control.is_up(home)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     assert not control.is_up(home)
     assert [machine.alive for machine in LocalDriver(home).machines()] == [True]
 

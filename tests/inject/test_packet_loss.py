@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import cast
 
 import psutil
@@ -18,6 +19,8 @@ from tests.network import lab
 from tests.network.lab import Lab
 
 SENT = 640
+_SO_RCVBUFFORCE = 33
+"""Of Linux: room for all of them, whatever the host's limit is; it takes the right that a lab takes."""
 _SEND = """
 import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -46,9 +49,9 @@ def test_what_a_machine_sends_is_lost_in_part_and_arrives_again_afterwards(
 ) -> None:
     """By the kernel's emulator or by number, about as much as was asked for; a queue that is not ours stays."""
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 22)
     receiver.bind((wires.control, 0))
-    receiver.settimeout(0.2)
+    receiver.settimeout(3.0)  # a busy host may be late with the last ones
     command = ["nsenter", f"--net=/run/netns/{wires.namespace('m0')}", sys.executable, "-c", _SEND]
     where = [wires.control, str(receiver.getsockname()[1])]
     with subprocess.Popen(
@@ -64,11 +67,10 @@ def test_what_a_machine_sends_is_lost_in_part_and_arrives_again_afterwards(
             agent.stdin.flush()
             agent.stdout.readline()
             count = 0
-            try:
-                while receiver.recv(1):
+            with suppress(TimeoutError):
+                while count < SENT:
+                    receiver.recv(1)
                     count += 1
-            except TimeoutError:
-                return count
             return count
 
         assert arrived() == SENT
