@@ -65,7 +65,7 @@ class AgentProcess:
             stderr=self._log,
         )
 
-    def ready(self, timeout_s: float = 60.0) -> AgentProcess:
+    def ready(self, timeout_s: float = 180.0) -> AgentProcess:
         """Wait until it registered."""
         until(lambda: self.machine in self.gateway.registered, timeout_s, f"{self.machine} to register")
         return self
@@ -127,7 +127,7 @@ class AgentProcess:
         """End it; returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(how)
-        status = self.process.wait(60)
+        status = self.process.wait(120)
         self._log.close()
         return status
 

@@ -54,7 +54,7 @@ class KeptJob:
         async with self.agent.client as client:
             ranks = await client.start(self.agent.start(self.name, self.epoch, **told))
         for rank in ranks:
-            until(lambda: f"up {self.epoch} " in self.log(rank.rank), 60, f"{rank} in main")  # noqa: B023
+            until(lambda: f"up {self.epoch} " in self.log(rank.rank), 150, f"{rank} in main")  # noqa: B023
         self.states: list[RankState] = sorted(ranks, key=lambda rank: rank.rank)
         assert all(f"up {self.epoch} call {call}" in self.log(rank.rank) for rank in ranks if rank.kept)
         return [rank.pid for rank in self.states]
