@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,6 +279,27 @@ async def test_what_cannot_be_killed_is_named(tmp_path: Path, monkeypatch: pytes
         left._gone_s = 60.0
         assert await left.end("toy-e1", alone=True) == [stuck.pid]
         assert await left.end("toy-e1", alone=True) == []
+
+
+async def test_a_look_that_takes_long_leaves_time_to_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit counts from SIGKILL: a busy host may take as long to find what there is."""
+    now = [0.0]
+    monkeypatch.setattr(
+        "holdfast.agent.ranks.remains.time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    )
+    with sleeping(HOLDFAST_CONTROL=f"{tmp_path}/control/toy-e1-r0") as late:
+        left = remains(tmp_path, late.pid)
+        look = left._left
+
+        def slow(run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[proc.Known]:
+            found = look(run, alone=alone, spared=spared)
+            now[0] = 100.0
+            return found
+
+        monkeypatch.setattr(left, "_left", slow)
+        assert await left.end("toy-e1", alone=True) == [late.pid]
 
 
 @pytest.mark.parametrize(
