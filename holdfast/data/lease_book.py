@@ -33,8 +33,8 @@ from holdfast.data.sources import Mix, Source
 from holdfast.errors import SettingsError, StaleError, UnavailableError
 
 _MOST_LINES = 10_000
-"""Of a journal, before it is begun again: all of them are done again at the next start. What it begins with, the listing
-above all, is not written again before as much has been noted."""
+"""Of a journal, before it is begun again: all of them are done again at the next start. What it begins with, the
+listing above all, is not written again before as much has been noted."""
 _CLAIM = b'\n["claimed", '
 """Begins with the end of a line: the one before it may have been cut off."""
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02

@@ -2,6 +2,9 @@
 
 The first time costs several times the second: modules are imported late, caches are filled, and a forked process
 copies each page that it touches. A recovery has no time for that; a spare process has.
+
+The fork server loads this module: what the first step of any torch optimizer imports (``torch._dynamo``, seconds of a
+processor) is loaded once for all ranks and spare processes of a machine.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 

@@ -19,8 +19,9 @@ def serve(folder: str, journal: str, port: str) -> None:
     time.sleep(600)
 
 
-def work(folder: str, url: str, notes: str, name: str, pace_s: str, gate: str = "") -> None:
+def work(folder: str, url: str, notes: str, name: str, *options: str) -> None:
     """With a ``gate``: after two batches that were accepted it waits, with a third one read, for that file."""
+    pace_s, gate = (*options, "")[:2]
     kept = 0
     splits = data.LeasedSplits(url, TOKEN, data.folder(folder), worker=name, batch=3, poll_s=0.05)
     with Path(notes).open("a", buffering=1) as noted:

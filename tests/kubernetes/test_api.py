@@ -239,7 +239,7 @@ def test_eviction_of_a_pod_that_is_gone_takes_no_right_to_read_it(
     """Others were faster, or the answer of the first try was lost: looked for by a list, which the role allows."""
     pod = {"metadata": {"name": "m3-0", "namespace": "train", "uid": "u-2"}}
     found = [{"metadata": {"name": "m3-0", "uid": uid}} for uid in uids]
-    server.answers = [status(404, "pods \"m3-0\" not found"), (200, {}, {"items": found})]
+    server.answers = [status(404, 'pods "m3-0" not found'), (200, {}, {"items": found})]
     Pods(api, 1.0).evict(pod)
     assert [(method, path) for method, path, _, _ in server.asked] == [
         ("POST", "/api/v1/namespaces/train/pods/m3-0/eviction"),

@@ -213,7 +213,9 @@ def _redirect(log: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a script whose process is kept may have put something else there
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a script whose process is kept may have put something else there
         sys.stdout.reconfigure(line_buffering=True)
 
 

@@ -84,7 +84,9 @@ class Supervisor:
             self._news.clear()
             try:
                 done = await self._settle()
-            except Exception:  # whatever it is: a machine whose plans are carried out no more would not show it
+            except (
+                Exception
+            ):  # whatever it is: a machine whose plans are carried out no more would not show it
                 _log.exception("the replicas of this machine are not as planned")
                 done = False
             if not done:

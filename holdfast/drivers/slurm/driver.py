@@ -288,9 +288,7 @@ class SlurmDriver:
 
     def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
         """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones."""
-        out = [
-            name for name, held in record.machines.items() if held.evicted or _ended(name, held, jobs)
-        ]
+        out = [name for name, held in record.machines.items() if held.evicted or _ended(name, held, jobs)]
         known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
         return [f"--exclude={','.join(known)}"] if known else []
 
