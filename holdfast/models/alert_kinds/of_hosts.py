@@ -74,11 +74,12 @@ MOUNT_UNRESPONSIVE = Kind(
     "mount_unresponsive",
     Scope.HOST,
     "A mount does not answer within its time, or is stale or gone.",
-    evidence="device, value, limit (seconds)",
+    evidence="device, value, limit (seconds), recovers (a line of the kernel log)",
     meaning=again(IncidentClass.STORAGE_FAULT, Beside.RAISED, Beside.HANG),
     precedence=350,
     thresholds=("storage.paths", "storage.mount_timeout_s"),
     every=_EVERY,
+    unless="a line of the kernel log never alone, as file systems recover by themselves",
     repeats=True,
 )
 CLOCK_SKEW = Kind(

@@ -236,6 +236,29 @@ OTHERS = [
     ("BTRFS critical (device sdc): corrupt leaf", "filesystem_error", {"filesystem": "btrfs"}),
     ("nfs: server 10.0.0.1 not responding, still trying", "mount_unresponsive", {"device": "10.0.0.1"}),
     ("nfs: server 10.0.0.1 OK", None, {}),
+    (
+        "libceph: osd3 (1)10.0.0.1:6800 socket closed (con state OPEN)",
+        "mount_unresponsive",
+        {"device": "osd3", "recovers": True},
+    ),
+    ("LustreError: 166-1: MGC10.1.1.1@o2ib: Connection to MGS (at 10.1.1.2@o2ib) was lost", None, {}),
+    (
+        "Out of memory (oom_kill_allocating_task): Killed process 41 (python3) total-vm:1kB",
+        "oom_kill",
+        {"pid": 41, "cgroup": False},
+    ),
+    ("general protection fault: 0000 [#1] SMP PTI", "kernel_panic", {"what": "oops"}),
+    ("divide error: 0000 [#1] SMP NOPTI", "kernel_panic", {"what": "oops"}),
+    *[
+        (f"mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank {told}", "host_fault", {"check": check})
+        for told, check in (
+            ("4: a600000000020408", "machine_check"),
+            ("5: bea0000000000108", "machine_check"),
+            ("17: 9c2040000000011b", "machine_check_noted"),
+            ("9: cc00004000010091", "machine_check_noted"),
+            ("128: 000000008844000f", "machine_check_noted"),
+        )
+    ],
     ("blk_update_request: I/O error, dev sda, sector 12 op 0x0:(READ)", "disk_fault", {"device": "sda"}),
     ("I/O error, dev nvme1n1, sector 1 op 0x1:(WRITE)", "disk_fault", {"device": "nvme1n1"}),
     ("Buffer I/O error on dev sda1, logical block 0", "disk_fault", {"device": "sda1"}),
