@@ -13,6 +13,15 @@ from typing import Any
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 START = "Traceback (most recent call last):"
+_IGNORED = "Exception ignored "
+"""Begins the line before a traceback that nothing came of: of a finalizer, mostly while the process ends."""
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
+_MARGIN = re.compile(r"^ {0,40}\| ?", re.MULTILINE)
+"""Stands before each line of an exception group."""
 _PREFIX = re.compile(
     r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?)", re.MULTILINE
 )
@@ -30,6 +39,8 @@ _PROGRESS = re.compile(
     r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b",
     re.IGNORECASE,
 )
+_BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
+"""Of a progress bar (tqdm): steps done, and all."""
 _AGAIN = re.compile(
     r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
     r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
@@ -64,17 +75,40 @@ GRAVITY: Mapping[str, int] = {
 
 
 def from_log(log: str) -> dict[str, str]:
-    """Return error type, message and traceback of the last Python traceback in ``log``; empty without one."""
-    _, found, rest = _PREFIX.sub("", log).rpartition(START)
-    if not found:
+    """Return error type, message and traceback of the last Python traceback in ``log``; empty without one.
+
+    Tracebacks of exceptions that the interpreter ignored do not count. What the exception was raised from, or while
+    handling, belongs to its traceback.
+    """
+    text = _PREFIX.sub("", _COLOUR.sub("", log))
+    start, end = _last_raised(text)
+    if start < 0:
         return {}
+    rest = text[start + len(START) : end]
     last = _LAST_LINE.search(rest)
     more = _MORE.match(rest, last.end()) if last else None
     return {
         "error_type": last["type"] if last else "",
         "message": (last["message"] or "") + (more[0] if more else "") if last else "",
-        "traceback": found + rest,
+        "traceback": text[_first_of_chain(text, start) : end],
     }
+
+
+def _last_raised(text: str) -> tuple[int, int]:
+    """Return where the last traceback begins that was not ignored (-1: none was), and where an ignored one follows."""
+    end = len(text)
+    while (start := text.rfind(START, 0, end)) >= 0:
+        before = text.rfind("\n", 0, max(0, start - 1)) + 1
+        if not text.startswith(_IGNORED, before):
+            return start, end
+        end = before
+    return -1, end
+
+
+def _first_of_chain(text: str, start: int) -> int:
+    while text[:start].rstrip().endswith(_LINKS) and (earlier := text.rfind(START, 0, start)) >= 0:
+        start = earlier
+    return start
 
 
 def said(error: Mapping[str, Any]) -> Match | None:
@@ -83,10 +117,37 @@ def said(error: Mapping[str, Any]) -> Match | None:
     return registry(RANK_LOG_FILE).match(f"{_qualified(kind, error)}: {message}".replace("\n", " "))
 
 
+def behind(error: Mapping[str, Any]) -> Match | None:
+    """Match what an exception was raised from, or while handling, or the members of a group; the first of all counts.
+
+    An error of the script in its own handler of a failed disk or of a lost peer is not what the rank died of.
+    """
+    kind = str(error.get("error_type") or "")
+    text = _MARGIN.sub("", _COLOUR.sub("", str(error.get("traceback") or "")))
+    lines = list(_LAST_LINE.finditer(text))
+    own = [index for index, line in enumerate(lines) if line["type"] == kind]
+    if own and not kind.endswith("Group"):  # a group's members stand after it
+        lines = lines[: own[-1]]
+    found = registry(RANK_LOG_FILE).matches("\n".join(line[0] for line in lines))
+    return next((match for match in found if not match.pattern.cascade), found[0] if found else None)
+
+
 def recent(log: str) -> str:
-    """Return the end of a log, from the last line that reports progress."""
-    lines = log.splitlines(keepends=True)
-    last = max((index for index, line in enumerate(lines) if _PROGRESS.search(line[:1000])), default=0)
+    """Return the end of a log, from the last line that reports progress, without colours.
+
+    A progress bar is drawn once more when its loop ends, also by an exception that is printed already: the same number
+    of steps is no progress.
+    """
+    lines = _COLOUR.sub("", log).splitlines(keepends=True)
+    last, done = 0, dict[str, str]()
+    for index, line in enumerate(lines):
+        if not _PROGRESS.search(line[:1000]):
+            continue
+        bar = _BAR.search(line[:1000])
+        if bar is None or done.get(bar[2]) != bar[1]:
+            last = index
+        if bar is not None:
+            done[bar[2]] = bar[1]
     return "".join(lines[last:])
 
 

@@ -56,6 +56,6 @@ def refusal(roots: Sequence[Alert]) -> str:
 
 def _refused(alert: Alert) -> bool:
     evidence = alert.evidence
-    return (
-        evidence.get("exit_code") == STATUS and not evidence.get("signal") and not evidence.get("error_type")
-    )
+    if evidence.get("signal") or evidence.get("error_type") or evidence.get("cause"):
+        return False  # many a program ends so when it cannot read a file
+    return evidence.get("exit_code") == STATUS

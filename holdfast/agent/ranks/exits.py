@@ -34,13 +34,19 @@ def signal_name(exit_code: int | None) -> str | None:
 def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match | None:
     """Return the known pattern for why the rank ended: in its last words, or in the log of one that was killed.
 
+    Last words that say nothing known may stand on others: what the exception was raised from, or while handling.
+
     A rank that reported its error itself died of that, whatever else its log holds. A traceback in the log of one that
     a signal ended is only one more line: the rank may have lived on after it. One that ended with a status and without
     an exception may have written why.
     """
     if signal_name(exit_code) is None:
-        return last_words.said(error) if error.get("error_type") else last_words.cause(log)
-    return (last_words.said(error) if _told(error) else None) or last_words.cause(log)
+        return _of_error(error) if error.get("error_type") else last_words.cause(log)
+    return (_of_error(error) if _told(error) else None) or last_words.cause(log)
+
+
+def _of_error(error: Mapping[str, Any]) -> Match | None:
+    return last_words.said(error) or last_words.behind(error)
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:

@@ -166,6 +166,22 @@ def test_an_exception_is_what_it_says_whatever_the_log_has() -> None:
     assert "pattern" not in found
 
 
+def test_a_mistake_while_a_failed_disk_is_handled_is_not_why_the_rank_ended() -> None:
+    """What it handled is. What it says itself comes first."""
+    link = "During handling of the above exception, another exception occurred:"
+    disk = "Traceback (most recent call last):\nOSError: [Errno 5] Input/output error"
+    said = {
+        "at": 12.5,
+        "error_type": "KeyError",
+        "message": "'x'",
+        "user_frame": "train.py:9 in main",
+        "traceback": f"{disk}\n\n{link}\n\nTraceback (most recent call last):\nKeyError: 'x'\n",
+    }
+    assert exits.evidence(1, said, "")["cause"] == "filesystem"
+    assert exits.evidence(1, said | {"message": "CUDA error: unknown error"}, "")["cause"] == "gpu"
+    assert exits.evidence(-9, said, "")["cause"] == "filesystem"
+
+
 def test_a_state_that_torch_could_not_write_is_a_matter_of_space() -> None:
     """A full disk or a quota, in most reports: if the next machine's is full as well, the job fills them."""
     said = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"

@@ -89,9 +89,76 @@ def test_a_crash_that_tells_its_step_is_no_progress() -> None:
     assert last_words.recent(log) == log
 
 
+def test_a_bar_that_is_drawn_once_more_is_no_progress() -> None:
+    """When its loop ends by an exception, which is printed already."""
+    bar = "  1%|1         | 13/1000 [00:26<33:30,  2.04s/it]"
+    assert last_words.recent(f"{bar}\n{DISK}\n{bar}\n") == f"{bar}\n{DISK}\n{bar}\n"
+    further = bar.replace("13/", "14/")
+    assert last_words.recent(f"{bar}\n{DISK}\n{further}\n") == f"{further}\n"
+
+
+def test_colours_are_left_out() -> None:
+    """They would stand between the words of a line."""
+    assert cause("\x1b[1;31mOSError\x1b[0m: [Errno 28] No \x1b[1mspace\x1b[0m left on device") == "disk_space"
+    found = last_words.from_log(f"{last_words.START}\n\x1b[1;35mMemoryError\x1b[0m: \x1b[35mx\x1b[0m\n")
+    assert (found["error_type"], found["message"]) == ("MemoryError", "x")
+
+
+IGNORED = f"""Exception ignored in: <function Loader.__del__ at 0x7f>
+{last_words.START}
+  File "loader.py", line 3, in __del__
+AssertionError: can only test a child process
+"""
+RAISED = f"""{last_words.START}
+  File "train.py", line 9, in <module>
+{DISK}
+"""
+
+
+def test_an_ignored_exception_is_not_the_last_one() -> None:
+    """Finalizers fail while the process ends of another."""
+    found = last_words.from_log(RAISED + IGNORED + IGNORED)
+    assert (found["error_type"], found["traceback"]) == ("OSError", RAISED)
+    assert last_words.from_log(IGNORED) == {}
+    assert last_words.from_log(IGNORED + RAISED)["error_type"] == "OSError"
+
+
+LINK = "During handling of the above exception, another exception occurred:"
+MISTAKE = f"""{last_words.START}
+  File "train.py", line 31, in main
+AttributeError: close
+"""
+
+
+def test_what_an_exception_was_raised_from_is_behind_it() -> None:
+    """From a log as well; the first of all counts, and a lost peer only where there is nothing else."""
+    chain = f"{RAISED}\n{LINK}\n\n{MISTAKE}"
+    lost = f"{last_words.START}\nRuntimeError: {PEER}\n\n{LINK}\n\n"
+    found = last_words.from_log(f"step 1\n{chain}")
+    assert (found["error_type"], found["traceback"]) == ("AttributeError", chain)
+    for error, expected in (
+        (found, "disk_full"),
+        ({"error_type": "AttributeError", "traceback": MISTAKE}, ""),
+        ({"error_type": "OSError", "traceback": RAISED}, ""),
+        (found | {"traceback": lost + chain}, "disk_full"),
+        (found | {"traceback": lost + MISTAKE}, "gloo_peer_lost"),
+    ):
+        behind = last_words.behind(error)
+        assert (behind.pattern.name if behind else "") == expected
+
+
+def test_members_of_a_group_are_behind_it() -> None:
+    """They stand after it."""
+    trace = f"  | ExceptionGroup: errors (1 sub-exception)\n  +-+-------- 1 --------\n    | {DISK}\n"
+    behind = last_words.behind({"error_type": "ExceptionGroup", "traceback": trace})
+    assert behind is not None
+    assert behind.pattern.name == "disk_full"
+
+
 @given(st.text(max_size=2000))
 def test_any_log_is_only_data(log: str) -> None:
     """No exception, whatever stands there."""
     last_words.cause(log)
     found = last_words.from_log(f"{log}\nTraceback (most recent call last):\n{log}")
     assert last_words.said(found) is None or found
+    assert last_words.behind(found) is None or found

@@ -55,6 +55,11 @@ def test_what_argparse_itself_writes_is_found(tmp_path: Path) -> None:
     assert "--warmup 10" in usage_errors.said(ended(0, done.stderr))
 
 
+def test_a_status_with_another_cause_is_no_refusal() -> None:
+    """Programs that cannot read a file end with the same one."""
+    assert not usage_errors.find([ended(rank, cause="filesystem") for rank in (0, 1)], ranks=2)
+
+
 def test_without_a_word_every_rank_must_have_ended_so() -> None:
     """One rank's status 2 says nothing."""
     both = [ended(0), ended(1)]
