@@ -11,8 +11,16 @@ from holdfast.agent.inspection.mount_probe import MountProbe
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import StorageLimits
 
-UNRESPONSIVE = frozenset({"ESTALE", "ENOTCONN", "EHOSTDOWN", "EHOSTUNREACH", "ETIMEDOUT", "EREMOTEIO"})
-"""Errors of a mount whose server is away; others are the disk's."""
+UNRESPONSIVE = frozenset(
+    ("ESTALE", "ENOTCONN", "ESHUTDOWN", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT", "EREMOTEIO")
+    + ("ECONNREFUSED", "ECONNRESET", "EACCES", "EKEYEXPIRED", "EKEYREVOKED", "ENOKEY")
+)
+"""Errors of a mount whose server is away, evicted this client or refuses it; others are the disk's."""
+REMOTE = frozenset(
+    {"nfs", "nfs4", "lustre", "ceph", "cifs", "smb3", "gpfs", "beegfs", "wekafs", "glusterfs", "afs", "9p"}
+)
+"""File systems without a disk in this machine: a soft mount of NFS reports EIO when its server is away."""
+_OVERLAY = "fuse.fuse-overlayfs"
 
 
 class Probe(Protocol):
@@ -70,7 +78,7 @@ class Mounts:
             yield _bad(AlertKind.MOUNT_UNRESPONSIVE, device, said, waited, limit)
         elif "error" in found:
             kind = AlertKind.DISK_FAULT
-            if found.get("errno") in UNRESPONSIVE:
+            if found.get("errno") in UNRESPONSIVE or _is_remote(str(found.get("type") or "")):
                 kind = AlertKind.MOUNT_UNRESPONSIVE
             yield _bad(kind, device, f"{device}: {found['error']}")
         else:
@@ -100,6 +108,10 @@ class Mounts:
                 limit=least_share,
                 misses=self._limits.misses,
             )
+
+
+def _is_remote(kind: str) -> bool:
+    return kind in REMOTE or (kind.startswith("fuse.") and kind != _OVERLAY)
 
 
 def _within(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from holdfast.agent.inspection import mount_helper
 from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.memory import MemoryCheck
 from holdfast.agent.inspection.mount_helper import look
@@ -162,6 +163,22 @@ def good(**changes: Any) -> dict[str, Any]:
     return {"free_bytes": 1 << 40, "inodes": 100, "inodes_free": 90, "read_only": False, **changes}
 
 
+def test_the_type_of_a_mount_is_known_without_a_look_at_it(tmp_path: Path) -> None:
+    """The deepest one counts, and of two at one place the later; nothing known is no type."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/sda1 / ext4 rw 0 0\n"
+        "systemd-1 /data autofs rw 0 0\n"
+        "nas:/data /data nfs4 rw,soft 0 0\n"
+        "nas:/b /my\\040data nfs rw 0 0\n"
+        "broken\n"
+    )
+    paths = ("/data", "/data/x", "/database", "/my data/x")
+    named = {path: mount_helper.type_of(path, str(mounts)) for path in paths}
+    assert named == {"/data": "nfs4", "/data/x": "nfs4", "/database": "ext4", "/my data/x": "nfs"}
+    assert mount_helper.type_of("/data", str(tmp_path / "none")) == ""
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "lasts"),
     [
@@ -169,6 +186,11 @@ def good(**changes: Any) -> dict[str, Any]:
         ({"error": "Stale file handle", "errno": "ESTALE"}, AlertKind.MOUNT_UNRESPONSIVE, False),
         ({"error": "not connected", "errno": "ENOTCONN"}, AlertKind.MOUNT_UNRESPONSIVE, False),
         ({"error": "Input/output error", "errno": "EIO"}, AlertKind.DISK_FAULT, False),
+        ({"error": "Input/output error", "errno": "EIO", "type": "ext4"}, AlertKind.DISK_FAULT, False),
+        ({"error": "Input/output error", "errno": "EIO", "type": "nfs4"}, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "no such thing", "errno": "EIO", "type": "fuse.s3fs"}, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "shut down", "errno": "ESHUTDOWN"}, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "Permission denied", "errno": "EACCES"}, AlertKind.MOUNT_UNRESPONSIVE, False),
         ({"error": "No such file or directory", "errno": "ENOENT"}, AlertKind.DISK_FAULT, False),
         (good(read_only=True), AlertKind.MOUNT_READONLY, False),
         (good(free_bytes=1 << 20), AlertKind.DISK_FULL, True),
