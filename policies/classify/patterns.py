@@ -37,6 +37,8 @@ class Pattern(Frozen):
     """It only reports that a peer is gone: the cause is elsewhere."""
     evidence: Mapping[str, str | int | bool] = Field(default_factory=dict)
     """Evidence added to every match."""
+    again_s: float = Field(0.0, ge=0)
+    """Seconds after which the same fault of the same device is a new signal; 0: never."""
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:

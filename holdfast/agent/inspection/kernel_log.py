@@ -52,6 +52,7 @@ class KernelLog:
         self._lines = follow(path)
         self._seen: OrderedDict[str, tuple[float, Alert]] = OrderedDict()
         self._pending: dict[str, Alert] = {}
+        self._since: OrderedDict[str, float] = OrderedDict()
 
     def poll(self) -> list[Alert]:
         """Return one alert per fault and device; a storm within one poll is one alert with the number of faults."""
@@ -103,7 +104,22 @@ class KernelLog:
                 _switch_alert(self._machine, found, now) if found.switch else _xid(self._machine, found, now)
             )
         matched = self._patterns.match(line)
-        return _alert(self._machine, matched, now) if matched else None
+        if matched is None:
+            return None
+        alert = _alert(self._machine, matched, now)
+        return self._of_episode(alert, matched.pattern.again_s, now) if matched.pattern.again_s else alert
+
+    def _of_episode(self, alert: Alert, again_s: float, now: float) -> Alert:
+        """Return the alert with its episode in the fingerprint: after ``again_s`` the same line is a new signal."""
+        base = alert.fingerprint
+        since = self._since.get(base, now)
+        if not since <= now < since + again_s:
+            since = now
+        self._since[base] = since
+        self._since.move_to_end(base)
+        while len(self._since) > _REMEMBERED:
+            self._since.popitem(last=False)
+        return alert.model_copy(update={"fingerprint": f"{base}:{since:.3f}"})
 
 
 def follow(path: Path) -> Lines:

@@ -16,6 +16,9 @@ from holdfast.agent.inspection.xid_line import parse
 from holdfast.inject.xid_79 import LINE
 from holdfast.models.alert import AlertKind
 from holdfast.paths import machine_dir
+from holdfast.policies.classify.identity import in_order
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.escalate import repeated
 from holdfast.settings import Settings
 from tests.agent.inspection.kit import LIMITS, HandClock
 
@@ -360,6 +363,22 @@ def test_kills_of_several_processes_are_several_signals(log: Path) -> None:
     alerts = detector.poll()
     assert [alert.kind for alert in alerts] == [AlertKind.OOM_KILL, AlertKind.OOM_KILL, AlertKind.DISK_FAULT]
     assert alerts[-1].evidence["count"] == 50
+
+
+def test_a_port_that_fails_again_is_a_new_signal(log: Path) -> None:
+    """A while later; until then it is the same fault. A network fault counts when it comes again."""
+    now = [1000.0]
+    detector = KernelLog("m0", log, LIMITS.intervals, clock=lambda: now[0])
+    found = []
+    for seconds in (0, 5, 26, 5):
+        now[0] += seconds
+        write(log, "mlx5_core 0000:5e:00.0: device's health compromised - reached miss count")
+        found += detector.poll()
+    first, second = dict.fromkeys(alert.key for alert in found)
+    assert [alert.key for alert in found] == [first, first, second, second]
+    policy = Policy.load().classify
+    assert repeated.find(in_order(found[:2], policy), policy) == []
+    assert repeated.find(in_order(found, policy), policy) == [found[0]]
 
 
 def test_two_ports_that_hang_are_two_signals(log: Path) -> None:
