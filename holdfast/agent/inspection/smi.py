@@ -16,6 +16,8 @@ _NO_HANDLE = re.compile(
     r"(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.\d: (?P<why>[^`\n]{1,120})"
 )
 _ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,3})\s*$", re.MULTILINE)
+_UPDATED = "Driver/library version mismatch"
+"""The files of the driver were replaced under it: the tool cannot ask it before a reboot, while ranks run on."""
 _LOST = ("is lost", "unknown error", "requires reset", "fallen off")
 Told = dict[tuple[str, ...], str]
 """Value by the headings above it, the outermost first."""
@@ -38,6 +40,8 @@ class Smi:
         if readings is not None or not self._tool.installed:
             return readings
         output = self._tool.ask("-q", errors=True)
+        if _UPDATED in output:
+            return [GpuReading(index=-1, error=_UPDATED)]
         found, before = read(output), len(self._last or ())
         attached = _ATTACHED.search(output)
         cut_off = attached is not None and len(found) < before <= int(attached[1])

@@ -117,6 +117,19 @@ def test_a_tool_that_ends_early_tells_of_no_loss(tmp_path: Path, text: str) -> N
     assert detector.poll() == []
 
 
+def test_a_driver_whose_files_were_replaced_has_lost_nothing(tmp_path: Path) -> None:
+    """By an update of its package under a running job: noted when it lasts. A GPU that is lost later is seen."""
+    machine = of_local_driver(tmp_path)
+    detector = detector_of(machine, "gpu")
+    machine.prints(TOOL, real("g-4090-healthy"))
+    assert detector.poll() == []
+    machine.prints(TOOL, real("v-smi-updated"), status=18)
+    found = [alert for _ in range(4) for alert in detector.poll()]
+    assert [(alert.kind, alert.evidence["check"]) for alert in found] == [(AlertKind.HOST_FAULT, "gpu_error")]
+    machine.prints(TOOL, real("g-no-driver"), status=9)
+    assert [alert.kind for alert in detector.poll()] == [AlertKind.GPU_LOST]
+
+
 def test_a_driver_that_went_away_has_lost_its_gpus(tmp_path: Path) -> None:
     """As the tool says of it; before it had GPUs, the same words mean nothing."""
     machine = of_local_driver(tmp_path)
