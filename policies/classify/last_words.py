@@ -120,14 +120,15 @@ def said(error: Mapping[str, Any]) -> Match | None:
 def behind(error: Mapping[str, Any]) -> Match | None:
     """Match what an exception was raised from, or while handling, or the members of a group; the first of all counts.
 
-    An error of the script in its own handler of a failed disk or of a lost peer is not what the rank died of.
+    An error of the script in its own handler of a failed disk or of a lost peer is not what the rank died of. That of a
+    data loader's worker has the worker's traceback as its message, which is cut before its last line.
     """
     kind = str(error.get("error_type") or "")
     text = _MARGIN.sub("", _COLOUR.sub("", str(error.get("traceback") or "")))
     lines = list(_LAST_LINE.finditer(text))
     own = [index for index, line in enumerate(lines) if line["type"] == kind]
-    if own and not kind.endswith("Group"):  # a group's members stand after it
-        lines = lines[: own[-1]]
+    if own and error.get("at") is None and not kind.endswith("Group"):
+        lines = lines[: own[-1]]  # of a log: what follows is not its own; the members of a group are
     found = registry(RANK_LOG_FILE).matches("\n".join(line[0] for line in lines))
     return next((match for match in found if not match.pattern.cascade), found[0] if found else None)
 

@@ -151,6 +151,16 @@ def test_what_an_exception_was_raised_from_is_behind_it() -> None:
         assert (behind.pattern.name if behind else "") == expected
 
 
+def test_what_a_loaders_worker_raised_is_behind_it() -> None:
+    """The worker's own traceback is the message; of a log, later lines belong to others."""
+    trace = f"RuntimeError: Caught OSError in DataLoader worker process 1.\nOriginal {RAISED}"
+    error = {"error_type": "RuntimeError", "message": "Caught OSError in DataLoader", "traceback": trace}
+    assert last_words.behind(error) is None
+    behind = last_words.behind(error | {"at": 12.5})
+    assert behind is not None
+    assert behind.pattern.name == "disk_full"
+
+
 def test_members_of_a_group_are_behind_it() -> None:
     """They stand after it."""
     trace = f"  | ExceptionGroup: errors (1 sub-exception)\n  +-+-------- 1 --------\n    | {DISK}\n"
