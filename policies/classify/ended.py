@@ -54,10 +54,18 @@ def _own_cause(root: Alert) -> bool:
     return root.evidence.get("cause") in OWN_CAUSES | {"numeric"}
 
 
+def _killed(root: Alert) -> bool:
+    """Return whether it was killed in the midst of its work: neither numbers nor a service outside do that."""
+    evidence = root.evidence
+    return evidence.get("signal") not in (None, "", "SIGABRT") and evidence.get("failed_at") is None
+
+
 def _by_cause(found: Classification, root: Alert) -> Classification:
     """Reclassify by the cause that the rank's last log lines may name."""
     cause = str(root.evidence.get("cause") or "")
     if cause not in CAUSES:
+        return found
+    if CAUSES[cause] in OF_ALL and _killed(root):
         return found
     means, told = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
     changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}

@@ -218,6 +218,22 @@ def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
 
 
 @pytest.mark.parametrize("where", ["m2", "m3"])
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        ({"signal": "SIGKILL", "cause": "service"}, IncidentClass.JOB_CRASH),
+        ({"signal": "SIGSEGV", "cause": "numeric"}, IncidentClass.JOB_CRASH),
+        ({"signal": "SIGABRT", "cause": "service"}, IncidentClass.EXTERNAL_SERVICE),
+        ({"signal": "SIGKILL", "cause": "host_memory"}, IncidentClass.HOST_PRESSURE),
+        ({"signal": "SIGKILL", "cause": "service", "failed_at": NOW - 1}, IncidentClass.EXTERNAL_SERVICE),
+        ({"cause": "service"}, IncidentClass.EXTERNAL_SERVICE),
+    ],
+)
+def test_no_service_kills_a_rank(evidence: dict[str, Any], expected: IncidentClass) -> None:
+    """Its log may have lines about one. One that reported its failure first was killed because it did not end."""
+    assert classified(rank_exit(3, **evidence)).incident_class is expected
+
+
 def test_pressure_explains_a_hang_but_not_a_stopped_process(where: str) -> None:
     """A machine that is short of processors is slow; it puts no process into state T."""
     pressure = alert(AlertKind.CPU_PRESSURE, machine=where, epoch=None)
