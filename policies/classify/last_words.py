@@ -74,13 +74,18 @@ GRAVITY: Mapping[str, int] = {
 """Order of the causes where several are left. A lost peer counts only where no other cause is left."""
 
 
+def plain(text: str) -> str:
+    """Return the text without colours."""
+    return _COLOUR.sub("", text) if "\x1b" in text else text
+
+
 def from_log(log: str) -> dict[str, str]:
     """Return error type, message and traceback of the last Python traceback in ``log``; empty without one.
 
     Tracebacks of exceptions that the interpreter ignored do not count. What the exception was raised from, or while
     handling, belongs to its traceback.
     """
-    text = _PREFIX.sub("", _COLOUR.sub("", log))
+    text = _PREFIX.sub("", plain(log))
     start, end = _last_raised(text)
     if start < 0:
         return {}
@@ -124,7 +129,7 @@ def behind(error: Mapping[str, Any]) -> Match | None:
     data loader's worker has the worker's traceback as its message, which is cut before its last line.
     """
     kind = str(error.get("error_type") or "")
-    text = _MARGIN.sub("", _COLOUR.sub("", str(error.get("traceback") or "")))
+    text = _MARGIN.sub("", plain(str(error.get("traceback") or "")))
     lines = list(_LAST_LINE.finditer(text))
     own = [index for index, line in enumerate(lines) if line["type"] == kind]
     if own and error.get("at") is None and not kind.endswith("Group"):
@@ -139,7 +144,7 @@ def recent(log: str) -> str:
     A progress bar is drawn once more when its loop ends, also by an exception that is printed already: the same number
     of steps is no progress.
     """
-    lines = _COLOUR.sub("", log).splitlines(keepends=True)
+    lines = plain(log).splitlines(keepends=True)
     last, done = 0, dict[str, str]()
     for index, line in enumerate(lines):
         if not _PROGRESS.search(line[:1000]):

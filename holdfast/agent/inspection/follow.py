@@ -13,7 +13,8 @@ class Follower:
     """New lines of ``path`` since this follower was made; of a file that appears later, or ``from_start``, all.
 
     One poll reads at most 1 MiB, so a storm of lines takes bounded time and memory; the rest waits for the
-    next poll. A line longer than 16 KiB is cut.
+    next poll. A line longer than 16 KiB is cut. A carriage return ends a line as well: a progress bar that is drawn
+    for hours on one line would hide what is written behind it.
     """
 
     def __init__(self, path: Path, *, from_start: bool = False) -> None:
@@ -64,6 +65,8 @@ class Follower:
         except OSError:
             return []
         self._offset += len(data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *whole, self._partial = (self._partial + data).split(b"\n")
         self._partial = self._partial[:_MAX_LINE_BYTES]
-        return [line[:_MAX_LINE_BYTES].decode(errors="replace").rstrip("\r") for line in whole]
+        return [line[:_MAX_LINE_BYTES].decode(errors="replace") for line in whole]

@@ -58,7 +58,7 @@ class RankLogs:
         key = (name, rank)
         if key not in self._followers:
             self._followers[key] = Follower(run.log(rank), from_start=True)
-        text = "\n".join(self._followers[key].lines())[-_MOST_CHARS:]
+        text = last_words.plain("\n".join(self._followers[key].lines())[-_MOST_CHARS:])
         found: dict[str, tuple[Match, int]] = {}
         for match in self._patterns.matches(text) if text else ():
             if last_words.handled(match.line):

@@ -41,6 +41,16 @@ def test_partial_line_waits_for_its_end(log: Path) -> None:
     assert follower.lines() == ["half"]
 
 
+def test_a_bar_that_is_drawn_on_one_line_hides_nothing(log: Path) -> None:
+    """Each time it is drawn is a line, so that what follows it is not cut."""
+    follower = Follower(log)
+    drawn = "".join(f"\r{step:4d}/9999 {'#' * 60}" for step in range(1000))
+    append(log, f"{drawn}CUDA error: unknown error\r\n")
+    *bars, last = follower.lines()
+    assert len(bars) == 1000
+    assert last.endswith("CUDA error: unknown error")
+
+
 def test_file_that_appears_later_is_read_from_its_start(tmp_path: Path) -> None:
     """An agent may start before its kernel log."""
     follower = Follower(tmp_path / "later.log")
