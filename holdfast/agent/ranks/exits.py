@@ -14,6 +14,15 @@ from holdfast.policies.classify.patterns import Match
 
 LOG_TAIL_CHARS = 2000
 TRACEBACK_CHARS = 4000
+JUDGED_CHARS = LOG_TAIL_CHARS + TRACEBACK_CHARS
+"""Of the end of a log, without stacks that were dumped into it."""
+LOG_READ_BYTES = 256 << 10
+"""Enough for that much before the stacks of a hundred threads."""
+_DUMPED = re.compile(
+    r'(?:Current thread|Thread) 0x[0-9a-f]{1,16} |  File "[^"]{1,4096}", line \d{1,9} in |  <no Python frame>$'
+    r"|  \.\.\.$|Extension modules: |frame #\d{1,4}: "
+)
+"""Begins a line of the stacks that Python's faulthandler or torch's errors write: they name no cause."""
 _FILE = re.compile(r'^  File "([^"]{1,4096})", line \d', re.MULTILINE)
 _HERE = str(Path(__file__).absolute().parents[2])
 _OUR_FOLDERS = tuple(
@@ -64,6 +73,11 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
     return spoke or silent or signal == "SIGABRT"
 
 
+def without_dumps(log: str) -> str:
+    """Return the log without dumped stacks, which may be longer than what was written before them."""
+    return "".join(line for line in log.splitlines(keepends=True) if not _DUMPED.match(line.rstrip()))
+
+
 def _told(error: Mapping[str, Any]) -> bool:
     """Return whether these are the rank's own last words, not those read from its log."""
     return error.get("at") is not None
@@ -83,9 +97,10 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
         failed: the rank's ``failed`` datagram, if it came.
         log: the end of its log.
     """
-    said = failed or last_words.from_log(last_words.recent(log))
+    end = without_dumps(log)[-JUDGED_CHARS:]
+    said = failed or last_words.from_log(last_words.recent(end))
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
-    found = reason(exit_code, said, log)
+    found = reason(exit_code, said, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
     if found is None and _ours(str(said.get("traceback") or "")):
         known = {"cause": "framework"}
@@ -99,7 +114,7 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
         "traceback": str(said.get("traceback") or "")[-TRACEBACK_CHARS:],
         "user_frame": said.get("user_frame"),
         "unloadable": unloadable.reason(said)[:1000],
-        "cascade": is_cascade(exit_code, said, log),
+        "cascade": is_cascade(exit_code, said, end),
         "log_tail": log[-LOG_TAIL_CHARS:],
         **known,
     }

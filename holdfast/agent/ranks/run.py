@@ -17,7 +17,7 @@ from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files
 from holdfast.agent.ranks import survivors, torch_files
-from holdfast.agent.ranks.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
+from holdfast.agent.ranks.exits import LOG_READ_BYTES
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched, stop
@@ -312,12 +312,11 @@ class Run:
         return [self._result(process) for process in self.processes.values()]
 
     def log_tail(self, rank: int) -> str:
-        """Return the end of a rank's log, enough for a traceback."""
-        want = LOG_TAIL_CHARS + TRACEBACK_CHARS
+        """Return the end of a rank's log, enough for what stands before the stacks of its threads."""
         try:
             with self.log(rank).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - want))
-                return file.read(want).decode(errors="replace")
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_READ_BYTES))
+                return file.read(LOG_READ_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

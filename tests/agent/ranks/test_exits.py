@@ -182,6 +182,18 @@ def test_a_mistake_while_a_failed_disk_is_handled_is_not_why_the_rank_ended() ->
     assert exits.evidence(-9, said, "")["cause"] == "filesystem"
 
 
+def test_stacks_that_are_dumped_hide_no_cause() -> None:
+    """An abort with faulthandler: the watchdog's line is followed by the stacks of a hundred threads."""
+    watchdog = "E Watchdog caught collective operation timeout: WorkNCCL\nframe #0: c10::Error::Error + 0x98 (0x7f)\n"
+    thread = 'Thread 0x00007f6e1e7fc640 (most recent call first):\n  File "/usr/lib/threading.py", line 324 in wait\n'
+    dump = "Fatal Python error: Aborted\n\n" + f"{thread}  <no Python frame>\n\n" * 100
+    found = exits.evidence(-6, None, watchdog + dump)
+    assert (found["cascade"], found["pattern"]) == (True, "nccl_watchdog_timeout")
+    assert found["log_tail"] == dump[-2000:]
+    kept = exits.without_dumps(f"{TRACE}{thread}")
+    assert kept == TRACE
+
+
 def test_a_state_that_torch_could_not_write_is_a_matter_of_space() -> None:
     """A full disk or a quota, in most reports: if the next machine's is full as well, the job fills them."""
     said = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
