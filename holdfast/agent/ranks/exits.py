@@ -19,8 +19,9 @@ JUDGED_CHARS = LOG_TAIL_CHARS + TRACEBACK_CHARS
 LOG_READ_BYTES = 256 << 10
 """Enough for that much before the stacks of a hundred threads."""
 _DUMPED = re.compile(
-    r'(?:Current thread|Thread) 0x[0-9a-f]{1,16} |  File "[^"]{1,4096}", line \d{1,9} in |  <no Python frame>$'
-    r"|  \.\.\.$|Extension modules: |frame #\d{1,4}: "
+    r'^(?:(?:Current thread|Thread) 0x[0-9a-f]{1,16} |  File "[^"]{1,4096}", line \d{1,9} in |  <no Python frame>$'
+    r"|  \.\.\.$|Extension modules: |frame #\d{1,4}: )",
+    re.MULTILINE,
 )
 """Begins a line of the stacks that Python's faulthandler or torch's errors write: they name no cause."""
 _FILE = re.compile(r'^  File "([^"]{1,4096})", line \d', re.MULTILINE)
@@ -73,6 +74,11 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
     return spoke or silent or signal == "SIGABRT"
 
 
+def _end(log: str) -> str:
+    end = log[-JUDGED_CHARS:]
+    return without_dumps(log)[-JUDGED_CHARS:] if _DUMPED.search(end) else end
+
+
 def without_dumps(log: str) -> str:
     """Return the log without dumped stacks, which may be longer than what was written before them."""
     return "".join(line for line in log.splitlines(keepends=True) if not _DUMPED.match(line.rstrip()))
@@ -97,7 +103,7 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
         failed: the rank's ``failed`` datagram, if it came.
         log: the end of its log.
     """
-    end = without_dumps(log)[-JUDGED_CHARS:]
+    end = _end(log)
     said = failed or last_words.from_log(last_words.recent(end))
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
     found = reason(exit_code, said, end)
