@@ -12,8 +12,22 @@ from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import StorageLimits
 
 UNRESPONSIVE = frozenset(
-    ("ESTALE", "ENOTCONN", "ESHUTDOWN", "EHOSTDOWN", "EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT", "EREMOTEIO")
-    + ("ECONNREFUSED", "ECONNRESET", "EACCES", "EKEYEXPIRED", "EKEYREVOKED", "ENOKEY")
+    {
+        "EACCES",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "EKEYEXPIRED",
+        "EKEYREVOKED",
+        "ENETUNREACH",
+        "ENOKEY",
+        "ENOTCONN",
+        "EREMOTEIO",
+        "ESHUTDOWN",
+        "ESTALE",
+        "ETIMEDOUT",
+    }
 )
 """Errors of a mount whose server is away, evicted this client or refuses it; others are the disk's."""
 REMOTE = frozenset(
