@@ -21,7 +21,11 @@ IB_ERRORS = (
 RDMA_ERRORS = ("packet_seq_err", "local_ack_timeout_err", "out_of_sequence", "rnr_nak_retry_err")
 ETHERNET_ERRORS = ("rx_crc_errors", "rx_frame_errors", "rx_errors", "tx_errors", "tx_carrier_errors")
 IB_LOST = ("port_xmit_discards", "port_rcv_errors")
-ETHERNET_LOST = ("rx_dropped", "tx_dropped", "rx_missed_errors", "rx_errors", "tx_errors")
+ETHERNET_LOST = ("tx_dropped", "rx_missed_errors", "rx_errors", "tx_errors")
+"""Not ``rx_dropped``: since Linux 2.6.37 it counts packets of protocols that the host does not speak, on healthy ports.
+
+What a port drops for want of buffers is in ``rx_missed_errors`` (Documentation/networking/statistics.rst).
+"""
 
 
 class Port(Frozen):
