@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -116,7 +117,15 @@ def _watched(port: Path, interfaces: Sequence[str], ignored: Sequence[str]) -> b
     if interfaces:
         return any(fnmatch.fnmatch(port.name, pattern) for pattern in interfaces)
     plain = not any(fnmatch.fnmatch(port.name, pattern) for pattern in ignored)
-    return plain and (port / "device").exists()
+    return plain and (port / "device").exists() and not _on_usb(port)
+
+
+def _on_usb(port: Path) -> bool:
+    """Return whether it hangs on USB, as the port to the machine's own BMC does: it goes down when that restarts."""
+    try:
+        return os.path.basename(os.readlink(port / "device/subsystem")) == "usb"
+    except OSError:
+        return False
 
 
 def _text(path: Path) -> str:

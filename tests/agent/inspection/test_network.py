@@ -163,6 +163,16 @@ def test_virtual_ports_are_left_out_unless_named(tmp_path: Path) -> None:
     assert [port.device for port in ports.read(tmp_path, ("bond*",), ignored)] == ["bond0"]
 
 
+def test_a_port_on_usb_is_watched_where_it_is_named(tmp_path: Path) -> None:
+    """The one to the machine's BMC goes down when that restarts, and carries no training."""
+    sys = FakeSys(tmp_path)
+    for name, bus in (("eth0", "pci"), ("usb0", "usb")):
+        sys.ethernet(name)
+        (tmp_path / "class/net" / name / "device/subsystem").symlink_to(f"../../../../bus/{bus}")
+    assert [port.device for port in ports.read(tmp_path)] == ["eth0"]
+    assert [port.device for port in ports.read(tmp_path, ("usb*",))] == ["usb0"]
+
+
 def test_counters_that_are_no_numbers_do_no_harm(watched: Watched) -> None:
     """A driver may answer anything."""
     write(watched.sys.root / "class/net/eth0/statistics/rx_packets", "soon")
