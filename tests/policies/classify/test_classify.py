@@ -217,7 +217,6 @@ def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
     assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_HANG, "m3", 6)
 
 
-@pytest.mark.parametrize("where", ["m2", "m3"])
 @pytest.mark.parametrize(
     ("evidence", "expected"),
     [
@@ -234,6 +233,7 @@ def test_no_service_kills_a_rank(evidence: dict[str, Any], expected: IncidentCla
     assert classified(rank_exit(3, **evidence)).incident_class is expected
 
 
+@pytest.mark.parametrize("where", ["m2", "m3"])
 def test_pressure_explains_a_hang_but_not_a_stopped_process(where: str) -> None:
     """A machine that is short of processors is slow; it puts no process into state T."""
     pressure = alert(AlertKind.CPU_PRESSURE, machine=where, epoch=None)
