@@ -49,11 +49,14 @@ class Ec2:
             "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_S}"}
         )
         token = {"X-aws-ec2-metadata-token": put.raise_for_status().text}
-        spot = self._get("spot/instance-action", token)
-        events = self._get("events/maintenance/scheduled", token)
-        return (cloud_notice.ec2_spot(spot) if spot else []) + (
-            cloud_notice.ec2_events(events) if events else []
+        return _of_all(
+            lambda: self._read(cloud_notice.ec2_spot, "spot/instance-action", token),
+            lambda: self._read(cloud_notice.ec2_events, "events/maintenance/scheduled", token),
         )
+
+    def _read(self, parse: Callable[[str], list[Notice]], path: str, token: dict[str, str]) -> list[Notice]:
+        body = self._get(path, token)
+        return parse(body) if body else []
 
     def _get(self, path: str, token: dict[str, str]) -> str:
         answer = self._http.get(f"/latest/meta-data/{path}", headers=token)
@@ -68,13 +71,33 @@ class Gce:
 
     def read(self) -> list[Notice]:
         """Return a stop for maintenance, and a preemption."""
-        return cloud_notice.gce_maintenance(self._get("maintenance-event")) + cloud_notice.gce_preempted(
-            self._get("preempted")
+        return _of_all(
+            lambda: cloud_notice.gce_maintenance(self._get("maintenance-event")),
+            lambda: cloud_notice.gce_preempted(self._get("preempted")),
         )
 
     def _get(self, name: str) -> str:
         path = f"/computeMetadata/v1/instance/{name}"
         return self._http.get(path, headers={"Metadata-Flavor": "Google"}).raise_for_status().text
+
+
+def _of_all(*reads: Callable[[], list[Notice]]) -> list[Notice]:
+    """Return the notices of all sources: one that does not answer as documented hides none of the others.
+
+    Raises:
+        ValueError: there is no notice, and an answer is not as documented.
+        httpx.HTTPError: there is no notice, and a source does not answer.
+    """
+    found: list[Notice] = []
+    problem: Exception | None = None
+    for read in reads:
+        try:
+            found += read()
+        except (httpx.HTTPError, ValueError) as error:
+            problem = problem or error
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 class Azure:

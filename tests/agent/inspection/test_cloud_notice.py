@@ -154,6 +154,14 @@ def test_compute_engine(metadata: Metadata) -> None:
     ]
 
 
+def test_an_unknown_answer_hides_no_other_notice(metadata: Metadata) -> None:
+    """A preemption comes with minutes to go, whatever else the service answers."""
+    metadata.spot, metadata.events = json.dumps(EC2_SPOT), json.dumps([EC2_EVENT | {"Code": "system-party"}])
+    assert [source for source, *_ in metadata.alerts("ec2")] == ["preemption"]
+    metadata.maintenance, metadata.preempted = "PERHAPS", "TRUE"
+    assert [source for source, *_ in metadata.alerts("gce")] == ["preemption"]
+
+
 def test_azure(metadata: Metadata) -> None:
     """Events of this machine; a freeze of seconds and those of others are none; one that has started has no time."""
     metadata.azure = {
