@@ -36,7 +36,8 @@ _MORE = re.compile(r"\n(?:(?:nccl\w{1,30}Error|Last error|\[ERROR\]|E[A-Z]\d{4})
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
     r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b"
-    r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b",
+    r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b"
+    r"|['\"]loss['\"]: ?\d[\d.e+-]{0,16}\b.{0,160}['\"]epoch['\"]: ?\d|\[(?:step|batch|iter)=\d{1,12}/\d",
     re.IGNORECASE,
 )
 _BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")

@@ -80,6 +80,9 @@ def test_lines_that_are_tried_again(line: str, handled: bool) -> None:
         "Epoch 0:  19%| | 1610/8573 [11:25:45<50:22:32, 26.05s/it, loss=0.279, step=1609, global_step=1609]",
         " iteration     3383/    8000 | elapsed time per iteration (ms): 7613.1 | lm loss: 7.3E-01",
         "[Epoch 10] loss: 286.861",
+        "{'loss': 2.3104, 'grad_norm': 0.71, 'learning_rate': 3e-05, 'epoch': 0.01}",
+        "[step=10/739328,epoch=0]",
+        "[batch=23/3072000]:",
     ],
 )
 def test_progress_is_recognised(line: str) -> None:
