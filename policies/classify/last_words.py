@@ -46,12 +46,14 @@ _AGAIN = re.compile(
     r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
     r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
     r"|\bfall(?:ing|s)? back\b|\bskipp(?:ed|ing)\b"
-    r"|\bignor(?:ed|ing)\b|(?<!not be )\brecovered\b|\bcontinuing\b|\bnon-fatal\b|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
+    r"|\bignor(?:ed|ing)\b|(?<!not be )\brecovered\b|\bcontinuing\b|\bnon-fatal\b"
+    r"|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
     re.IGNORECASE,
 )
 _GIVEN_UP = re.compile(
     r"max(?:imum)?(?: number of)? (?:retries|retry|attempts)|retr(?:y|ies) (?:\w+ )?(?:exceeded|exhausted)"
-    r"|giving up|gave up|\b(?:not|no|never|won't|without) (?:be )?(?:retry|retried|retrying)\b|after \d{1,4} (?:retries|attempts|tries)|no more retries",
+    r"|giving up|gave up|\b(?:not|no|never|won't|without) (?:be )?(?:retry|retried|retrying)\b"
+    r"|after \d{1,4} (?:retries|attempts|tries)|no more retries",
     re.IGNORECASE,
 )
 GRAVITY: Mapping[str, int] = {
