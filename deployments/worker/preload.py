@@ -30,6 +30,7 @@ import websockets  # noqa: F401
 
 import holdfast.drivers.local
 import holdfast.storage.objects.s3  # noqa: F401
+from holdfast.policies.config.policy import Policy
 
 MODULES_VARIABLE = "HOLDFAST_WORKER_PRELOAD"
 
@@ -63,3 +64,4 @@ def share_certificates() -> None:
 
 share_certificates()
 load_flows()
+Policy.load()  # the packaged one, which is read once: that of the site is changes to it
