@@ -102,7 +102,7 @@ class Gateway:
         self.correlator = Correlator(self.site, HeadStarts(self.site, acts, self.dispatcher), prober)
         self.carry_over = Requeue(self.site, self.correlator)
         self.waiting = Waiting(self.site, self.dispatcher)
-        self.waiting.launching = self.correlator.launches
+        self.waiting.launching = self.correlator.starting.held
         self.on_hold = OnHold(self.site, self.correlator)
         self.correlator.over = self._over
         self.correlator.keep = self.on_hold.keep
@@ -129,7 +129,7 @@ class Gateway:
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts)
-        self.releases.launching = self.correlator.launches
+        self.releases.launching = self.correlator.starting.held
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
         self.roles = Roles(self.site, self._require_sure)
         self.resuming: list[Callable[[], Awaitable[None]]] = []

@@ -69,14 +69,14 @@ async def _standing_by(site: Site) -> list[str]:
 async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None = None) -> None:
     """Start the job's next epoch; what its ranks report meanwhile is looked at afterwards."""
     async with gateway.roles.before_trainer(await gateway.site.job(name)):
-        gateway.correlator.launching(name)
+        gateway.correlator.starting.launching(name)
         try:
             await gateway.acts.launch(name, reason, choice)
         finally:
             # The next refresh reads it too: whatever the ledger does now, the job's alerts must not wait for ever.
             with contextlib.suppress(UnavailableError):
                 await gateway.site.job(name)
-            await gateway.correlator.launched(name)
+            await gateway.correlator.starting.launched(name)
 
 
 async def seat(site: Site, job: Job) -> None:

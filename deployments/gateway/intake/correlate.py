@@ -1,4 +1,4 @@
-"""From alerts to incidents: refuse, recognise, join, settle, open. One job at a time, in order."""
+"""From alerts to incidents: refuse, recognise, join, settle, have opened. One job at a time, in order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from holdfast.deployments.gateway.detectors.probe import Prober, probe_all
-from holdfast.deployments.gateway.fleet.facts import Facts, gather, give_way
+from holdfast.deployments.gateway.detectors.probe import Prober
+from holdfast.deployments.gateway.fleet.facts import Facts, gather
 from holdfast.deployments.gateway.fleet.spares import Spares
-from holdfast.deployments.gateway.fleet.view import WATCHED
 from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
+from holdfast.deployments.gateway.intake.dead_search import DeadSearch
 from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
 from holdfast.deployments.gateway.intake.job_queue import JobQueue
 from holdfast.deployments.gateway.intake.observations import Observations
+from holdfast.deployments.gateway.intake.opening import Opening, Starter
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.intake.refusals import why_watched
-from holdfast.deployments.gateway.intake.signs import before, injected_at
-from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.intake.signs import before
+from holdfast.deployments.gateway.intake.starting_jobs import LEDGER_AGAIN_S, StartingJobs
+from holdfast.deployments.gateway.site import Site
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
 from holdfast.models.alert import (
-    BESIDE_TRAINING,
     HUMAN_KINDS,
     MACHINE_KINDS,
     Alert,
@@ -31,7 +31,7 @@ from holdfast.models.alert import (
     Incident,
     IncidentClass,
 )
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.policies.classify import admission_filter, exits
 from holdfast.policies.classify.decision import JobContext, NoAction, Wait
@@ -39,25 +39,9 @@ from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
 from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.escalate import overtake
-from holdfast.policies.restore import last_good
-from holdfast.storage.ledger.inputs import OPENED
 
-PROBE_AGAIN_S = 0.1
-AT_OPENING = 16
-"""Alerts written with a new incident, roots first; the others follow while its playbook starts."""
 FULL_FOR_S = 0.5
 """Time for which an incident with enough evidence is not looked up again for more of it."""
-HELD_WHILE_LAUNCHING = 256
-LEDGER_AGAIN_S = 1.0
-"""Pause before alerts that the ledger could not take are tried again."""
-
-
-class Starter(Protocol):
-    """Starts the playbook of an incident, in the background."""
-
-    def start(self, incident: Incident) -> None:
-        """Start the playbook; returns at once."""
-        ...
 
 
 class Correlator:
@@ -65,8 +49,6 @@ class Correlator:
 
     def __init__(self, site: Site, starter: Starter, prober: Prober) -> None:
         self._site = site
-        self._starter = starter
-        self._prober = prober
         self.memory = Deduplicator()
         self.heard: Callable[[Alert], None] = lambda _: None
         """Called with every firing alert of the present, whatever its outcome."""
@@ -80,10 +62,11 @@ class Correlator:
         """Jobs whose hold is being ended: the ledger has them as paused until their ranks were let go."""
         self._spares = Spares(site)
         self._settling: dict[str, CorrelationWindow] = {}
+        self.starting = StartingJobs(site, self.accept_all)
+        self._opening = Opening(site, starter, self.memory)
+        self._search = DeadSearch(site, prober, self.lost)
         self._observed = Observations(site.policy.classify.network_window_s)
         self._turns = JobQueue()
-        self.launches: dict[str, list[Alert]] = {}
-        """Alerts of jobs that we start at the moment."""
         self._full: dict[tuple[str, Importance], tuple[Incident, float]] = {}
 
     async def accept(self, alert: Alert) -> Outcome:
@@ -149,8 +132,8 @@ class Correlator:
         if job_name not in site.fleet.jobs:
             await site.job(job_name)
         alert = alert.model_copy(update={"job": job_name})
-        if job_name in self.launches:
-            return self._hold_back(alert)
+        if job_name in self.starting.held:
+            return self.starting.hold_back(alert)
         return await self._take_turn(alert, job_name, received_at)
 
     async def _take_turn(self, alert: Alert, job: str, received_at: float) -> Outcome:
@@ -198,7 +181,7 @@ class Correlator:
         if not settling.add(alert, self._weigh(alert)):
             return Outcome(outcome=What.SETTLING, message="known, or more than are recorded")
         if exits.is_cascade(alert):
-            self._look_for_the_dead(facts.job, settling)
+            self._search.look(facts.job, settling)
         return await self._decide(facts, settling, alert)
 
     async def _overtakes(self, facts: Facts, alerts: Iterable[Alert]) -> Facts:
@@ -276,7 +259,7 @@ class Correlator:
             meanwhile=overtake.taken_over(facts.yields) if facts.yields else "",
         )
         known = {alert.key for alert in alerts}
-        seen = [*self._observed.of(job.name, job.epoch, now), *await self._noted_by(facts.yields)]
+        seen = [*self._observed.of(job.name, job.epoch, now), *await self._opening.noted_by(facts.yields)]
         earlier = [a for a in seen if a.key not in known]
         decision = classify([*earlier, *alerts], context, self._site.policy)
         if isinstance(decision, Wait):
@@ -310,7 +293,7 @@ class Correlator:
         ):
             decision = NoAction(reason=why)
         if isinstance(decision, Classification):
-            return await self._open(facts, settling, decision, earlier, context)
+            return await self._opening.open(facts, settling, decision, earlier, context)
         if facts.yields:
             return [await self._join(alert, facts.yields) for alert in alerts][-1]
         for alert in alerts:
@@ -325,20 +308,6 @@ class Correlator:
             return ""
         return self.held_back(job, found.incident_class)
 
-    async def _noted_by(self, yields: Incident | None) -> list[Alert]:
-        """Return the alerts about machines of an incident that yields: evidence beside what ends it."""
-        if yields is None:
-            return []
-        whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)
-        return [alert for alert in whole.alerts if alert.kind in MACHINE_KINDS]
-
-    async def _bound_of(self, yields: Incident | None) -> int | None:
-        """Return the newest step that may be restored, as an incident that yields knows it; None: no bound."""
-        if yields is None:
-            return None
-        whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)
-        return last_good.bound(whole.alerts, whole.last_good_step, by_hand=False)
-
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
         """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""
         since = self._turns.root_since(job)
@@ -347,46 +316,6 @@ class Correlator:
             and since <= settling.until
             and all(exits.is_cascade(alert) for alert in settling.alerts.values())
         )
-
-    async def _open(
-        self,
-        facts: Facts,
-        settling: CorrelationWindow,
-        found: Classification,
-        earlier: Sequence[Alert],
-        context: JobContext,
-    ) -> Outcome:
-        site, job = self._site, facts.job
-        if found.incident_class not in BESIDE_TRAINING:
-            await asyncio.to_thread(give_way, site.ledger, job.name, found.incident_class)
-            facts = facts.of_what_stops()
-        ended = (facts.yields.id, overtake.handed_over(facts.yields, found)) if facts.yields else None
-        # What was noted earlier without acting on it is part of the story: it may have decided the class.
-        alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
-        first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
-        incident = await asyncio.to_thread(
-            site.ledger.open_incident,
-            job.name,
-            found,
-            job.epoch,
-            first,
-            settling.detected_at,
-            injected_at(alerts),
-            last_good_step=await self._bound_of(facts.yields),
-            instead_of=ended,
-        )
-        for alert in alerts:
-            self.memory.take(alert.key, incident.id)
-        what = What.WAITS if facts.acting else What.OPENED
-        if facts.acting is None:
-            self._starter.start(incident)
-        site.metrics.incidents.labels(incident.incident_class).inc()
-        site.metrics.accept_s.observe(site.clock.now() - settling.detected_at)
-        log.info(
-            "%s: %s of %s (%s)", incident.id, incident.incident_class, job.name, "; ".join(found.reasons)
-        )
-        site.spawn(self._note(incident.id, what, first, rest, context), f"record {incident.id}")
-        return Outcome(incident=incident.id, outcome=what)
 
     # CorrelationWindow
 
@@ -404,7 +333,7 @@ class Correlator:
                 settling.detected_at = settling.until = now
             if now < settling.until:
                 if job := self._site.fleet.jobs.get(name):
-                    self._look_for_the_dead(job, settling)
+                    self._search.look(job, settling)
                 continue
             async with self._turns.of_decision(name):
                 if self._settling.get(name) is settling:
@@ -425,28 +354,6 @@ class Correlator:
         else:
             await self._decide(facts, settling)
 
-    def _look_for_the_dead(self, job: Job, settling: CorrelationWindow) -> None:
-        """Ask the job's agents now, and again with each look at what settles."""
-        if settling.probe_at is not None and self._site.clock.now() >= settling.probe_at:
-            settling.probe_at = None
-            self._site.spawn(self._probe(job, settling), f"probe {job.name}")
-
-    async def _probe(self, job: Job, settling: CorrelationWindow) -> None:
-        machines = self._site.fleet.machines
-        asked = [machines[name] for name in job.machines if name in machines]
-        doubtful = self._site.silent(job.machines)
-        probes = await probe_all(self._prober, [one for one in asked if one.state in WATCHED])
-        for probe in probes:
-            if probe.alive:
-                self._site.fleet.answered(probe.machine, self._site.clock.now())
-        if self._site.silent(job.machines) < doubtful:
-            settling.until = min(settling.until, self._site.clock.now())  # less is waited for
-        dead = [probe for probe in probes if not probe.alive and probe.sure]
-        settling.unreachable.update(probe.machine for probe in dead)
-        for probe in dead:
-            await self.lost(machines[probe.machine], probe.detail, peers=True)
-        settling.probe_at = self._site.clock.now() + PROBE_AGAIN_S
-
     async def lost(
         self, machine: Machine, detail: str, *, peers: bool = False, missed_s: float = 0.0
     ) -> Outcome:
@@ -462,38 +369,6 @@ class Correlator:
         (outcome,) = await self.accept_all([alert])
         return outcome
 
-    # Launching
-
-    def launching(self, job: str) -> None:
-        """Note that we are starting the job's ranks: their reports wait until that is over."""
-        self.launches.setdefault(job, [])
-
-    async def launched(self, job: str) -> None:
-        """Note that the start is over, and take the alerts held back meanwhile; it never fails."""
-        held = self.launches.pop(job, [])
-        try:
-            await self.accept_all(held)
-        except UnavailableError as error:
-            log.warning("%s: what its ranks reported while it was started waits: %s", job, error)
-            self._site.spawn(self._take_held(held), f"alerts held back of {job}")
-
-    async def _take_held(self, held: Sequence[Alert]) -> None:
-        """Take alerts once the ledger answers again; those that were taken already are known."""
-        while True:
-            await self._site.clock.sleep(LEDGER_AGAIN_S)
-            try:
-                await self.accept_all(held)
-            except UnavailableError:
-                continue
-            return
-
-    def _hold_back(self, alert: Alert) -> Outcome:
-        assert alert.job is not None
-        held = self.launches[alert.job]
-        if len(held) < HELD_WHILE_LAUNCHING:
-            held.append(alert)
-        return Outcome(outcome=What.SETTLING, message=f"job {alert.job} is being started")
-
     # Bookkeeping
 
     def _weigh(self, alert: Alert) -> Importance:
@@ -504,23 +379,3 @@ class Correlator:
 
     async def _record(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
         await asyncio.to_thread(self._site.ledger.record_alert, alert, incident_id, outcome)
-
-    async def _note(
-        self,
-        incident_id: str,
-        what: What,
-        first: Sequence[Alert],
-        rest: Sequence[Alert],
-        context: JobContext,
-    ) -> None:
-        """Write the records that the playbook's start need not wait for."""
-        went_by = {
-            "context": context.model_dump(mode="json"),
-            "alerts": [each.key for each in (*first, *rest)],
-        }
-        await asyncio.to_thread(self._site.ledger.note_input, incident_id, OPENED, went_by)
-        if rest:
-            with contextlib.suppress(StaleError):
-                await asyncio.to_thread(self._site.ledger.join, incident_id, rest)
-        for alert in (*first, *rest):
-            await self._record(alert, incident_id, what)

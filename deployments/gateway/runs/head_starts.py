@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.deployments.gateway.fleet.acts import Acts
-from holdfast.deployments.gateway.intake.correlate import Starter
+from holdfast.deployments.gateway.intake.opening import Starter
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
 from holdfast.models.alert import Incident

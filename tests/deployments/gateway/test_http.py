@@ -233,7 +233,7 @@ async def test_alerts_of_a_job_are_heard_again_though_the_ledger_was_away_when_i
     kit.acts.during_launch = lock
     await kit.post("/v1/jobs", {"spec": SPEC, "code_version": "v1"})
     await kit.settled()
-    assert not kit.gateway.correlator.launches
+    assert not kit.gateway.correlator.starting.held
     (incident,) = kit.incidents()
     assert incident.incident_class is IncidentClass.USER_CODE_ERROR
 

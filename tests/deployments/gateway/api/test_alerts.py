@@ -87,7 +87,7 @@ async def test_alerts_that_settle_outlive_a_ledger_that_is_away(
         raise UnavailableError("locked")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.deployments.gateway.intake.correlate.give_way", locked)
+        patched.setattr("holdfast.deployments.gateway.intake.opening.give_way", locked)
         await kit.crash(rank=2, status=503)
     assert kit.gateway.correlator.settles
     kit.clock.advance(2)
