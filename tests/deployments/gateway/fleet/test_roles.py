@@ -258,7 +258,8 @@ async def test_a_replica_without_an_address_works_again_once_it_has_lasted(kit: 
     kit.clock.advance(601)
     await machines.beat("m0", "m1")
     await machines.beat("m0", "m1")
-    machines.run("m0", address="", since=kit.clock.now())
+    assert machines.on("m1") == [("rollout", 0, 2)]
+    machines.run("m1", address="", since=kit.clock.now())
     for state in (IncidentState.NEEDS_HUMAN, IncidentState.RECOVERED):
         await machines.beat("m0", "m1")
         await machines.beat("m0", "m1")
