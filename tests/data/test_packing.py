@@ -98,7 +98,7 @@ def test_a_batch_that_failed_is_made_again(folder: Path) -> None:
             made, _ = next(torn)
         except UnavailableError:
             failed += 1
-            assert torn.state_dict() == before
+            assert torn.state_dict()["lanes"] == before["lanes"]
             made, _ = next(torn)
         assert (made == next(one)[0]).all(), turn
     assert failed >= 2
