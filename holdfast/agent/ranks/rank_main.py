@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import importlib
 import io
@@ -27,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.agent import wire
-from holdfast.agent.ranks import epoch_groups, flight_thread, marks, scratch, trackers
+from holdfast.agent.ranks import epoch_groups, flight_thread, marks, own_interpreter, scratch, trackers
 from holdfast.agent.ranks.lowest import lowest_priority
 
 NICE = 10  # the control plane on the same host stays responsive
@@ -120,6 +121,9 @@ def go_on(told: dict[str, Any]) -> None:
 
 def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; report an uncaught exception to the agent first."""
+    if own_interpreter.needed(order.env, os.environ):
+        _redirect(order.log)  # the loader may complain
+        own_interpreter.enter(dataclasses.asdict(order))
     _orders.append(order)
     epoch_groups.join(order.group)
     os.nice(order.nicer)

@@ -1,0 +1,53 @@
+"""A rank with an interpreter of its own: its job sets variables that are read when Python or a library is loaded.
+
+Ranks are forked from a process that loaded both before it knew the job. There ``PYTHONPATH`` or ``TORCH_LOGS`` would
+come too late, without a word. Such a rank's process is kept and executes Python once more, with the job's environment:
+seconds more at each start, which jobs without such variables do not pay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+ENV_ORDER = "HOLDFAST_RANK_ORDER"
+"""The order of what to run, for the new interpreter; the script does not find it."""
+_AT_LOAD = re.compile(
+    "LD_|DYLD_|MALLOC_|GLIBC_TUNABLES$|PYTHON|(OMP|KMP|GOMP|MKL|OPENBLAS|NUMEXPR|BLIS)_"
+    "|TORCHDYNAMO_|TORCHINDUCTOR_|TORCH_(LOGS|TRACE|COMPILE|DISTRIBUTED_DEBUG|CPP_LOG_LEVEL|SHOW_CPP_STACKTRACES"
+    "|ALLOW_TF32|BLAS_PREFER|USE_|DEVICE_BACKEND)|PYTORCH_(JIT|NVML)"
+)
+_LATER = re.compile(
+    # Applied to each rank anyway, read when they are needed, or of no effect on what a script computes.
+    "(OMP_NUM_THREADS|TORCHINDUCTOR_CACHE_DIR|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONPYCACHEPREFIX"
+    "|PYTHONNOUSERSITE)$"
+)
+_MAIN = "from holdfast.agent.ranks import own_interpreter; own_interpreter.main()"
+
+
+def needed(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
+    """Return the variables of ``wanted`` that only a new interpreter goes by, ``present`` being this one's."""
+    return sorted(
+        name
+        for name, value in wanted.items()
+        if _AT_LOAD.match(name) and not _LATER.match(name) and present.get(name) != value
+    )
+
+
+def enter(order: Mapping[str, Any]) -> NoReturn:
+    """Become a new interpreter that runs the order; it has the same pid, parent, priority and control group."""
+    names = {**os.environ, **order["env"]}
+    told = json.dumps({**order, "env": {}})
+    os.execve(sys.executable, [sys.executable, "-P", "-c", _MAIN], {**names, ENV_ORDER: told})
+
+
+def main() -> None:
+    """Run the order that this interpreter was executed for."""
+    from holdfast.agent.ranks.rank_main import RankOrder, run_rank  # noqa: PLC0415  (it imports this module)
+
+    told = json.loads(os.environ.pop(ENV_ORDER))
+    run_rank(RankOrder(**{**told, "args": tuple(told["args"]), "env": dict(os.environ)}))
