@@ -33,10 +33,11 @@ TOLD_EVERY_S = 5.0
 _LAST_LINES = 15
 
 
-def start(settings: Settings, wanted: int, progress: Progress) -> None:
+def start(settings: Settings, wanted: int, progress: Progress, started: list[str]) -> None:
     """Start the supervisor and ``wanted`` machines, register the deployments; returns when all are ready.
 
-    Machines start while the services do; their agents try to register until the gateway is there.
+    Machines start while the services do; their agents try to register until the gateway is there. ``started`` takes
+    the names of new machines, also where this fails.
 
     Raises:
         SettingsError: a flow, the bucket or a setting is wrong.
@@ -51,7 +52,7 @@ def start(settings: Settings, wanted: int, progress: Progress) -> None:
         work: dict[str, Future[Any]] = {
             "bucket": beside.submit(_have_bucket, settings),
             "deployments": beside.submit(_register, settings, services, progress, over),
-            f"{wanted} machines": beside.submit(machines.have, settings, wanted, progress, over),
+            f"{wanted} machines": beside.submit(machines.have, settings, wanted, progress, over, started),
         }
         try:
             _wait(settings, services, work, progress)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
 from holdfast.deployments.worker.environment import socket_path
-from holdfast.errors import SettingsError, UnavailableError
+from holdfast.errors import HoldfastError, SettingsError, UnavailableError
 from holdfast.paths import log_dir
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
@@ -41,7 +42,8 @@ def up(
 ) -> Settings:
     """Start the services and ``machines`` local machines; returns the settings that hold from now on.
 
-    What runs already is left alone. If anything fails, all that was started is stopped again.
+    What runs already is left alone. If anything fails, all that was started is stopped again; machines that were
+    there before go on. Of two at once the second waits for the first.
 
     Args:
         where: settings, or the folder that keeps all state (made if it does not exist).
@@ -59,23 +61,22 @@ def up(
             f"--machines {machines}: expected {LOCAL_MOST} at most, as all are processes of this host. "
             "HOLDFAST_DRIVER names an engine that has more."
         )
-    if is_up(settings.home):
-        running = load(settings.home)
-        progress(f"services of {running.home} are running already: gateway {running.gateway}")
-        if port not in (None, running.port):
-            progress(f"--port {port}: the port is not changed while they run; `holdfast down` first")
-        local_machines.have(running, machines, progress, threading.Event())
-        return running
-    _require_sound(settings)
-    ports.check(settings)
-    with envfile.kept(settings.home):
-        try:
-            _prepare(settings)
-            bringup.start(settings, machines, progress)
-        except BaseException:
-            # Also on Ctrl-C: nothing is left running.
-            down(settings, progress=lambda _: None)
-            raise
+    if not is_up(settings.home):
+        # Before the folder is made.
+        _require_sound(settings)
+        ports.check(settings)
+    with _alone(settings.home, progress):
+        if is_up(settings.home):
+            return _more_machines(settings.home, machines, progress, port)
+        started: list[str] = []
+        with envfile.kept(settings.home):
+            try:
+                _prepare(settings)
+                bringup.start(settings, machines, progress, started)
+            except BaseException:
+                # Also on Ctrl-C: nothing is left running that this started.
+                _take_back(settings, machines, started, progress)
+                raise
     progress(f"up: gateway {settings.gateway}, Prefect UI {settings.prefect_api.removesuffix('/api')}")
     return settings
 
@@ -118,6 +119,43 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
     if driver.machines():
         local_machines.retire_all(settings, driver)
         progress("machines are gone")
+
+
+@contextlib.contextmanager
+def _alone(home: Path, progress: Progress) -> Iterator[None]:
+    """Keep every other ``up`` of this folder waiting: two would start all of it twice, and each end the other's."""
+    private.folder(home, or_roots=True)
+    with (home / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("another `holdfast up` of this folder is under way: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _more_machines(home: Path, machines: int, progress: Progress, port: int | None) -> Settings:
+    """Start what is missing to ``machines`` of a site whose services run; returns its settings."""
+    running = load(home)
+    progress(f"services of {running.home} are running already: gateway {running.gateway}")
+    if port not in (None, running.port):
+        progress(f"--port {port}: the port is not changed while they run; `holdfast down` first")
+    local_machines.have(running, machines, progress, threading.Event())
+    return running
+
+
+def _take_back(settings: Settings, wanted: int, started: list[str], progress: Progress) -> None:
+    """Stop the services again, and end the machines that this ``up`` has started.
+
+    Others may train: that a control plane does not come up (its S3 is away, its host is slow) ends none of them.
+    """
+    _stop_services(settings.home)
+    try:
+        if wanted:
+            drivers.from_settings(settings).withdraw()
+        local_machines.take_back(settings, started)
+    except HoldfastError as error:
+        progress(f"not all that was started is stopped again, `holdfast down` does it: {error}")
 
 
 def _reap() -> None:

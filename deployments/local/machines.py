@@ -26,10 +26,16 @@ _LAST_LINES = 15
 _OVER = (JobState.STOPPED, JobState.FAILED, JobState.DONE)
 
 
-def have(settings: Settings, wanted: int, progress: Callable[[str], None], over: threading.Event) -> None:
+def have(
+    settings: Settings,
+    wanted: int,
+    progress: Callable[[str], None],
+    over: threading.Event,
+    started: list[str] | None = None,
+) -> None:
     """Provision what is missing to ``wanted`` machines, and wait until those have registered.
 
-    Ends early, without a word, when ``over`` is set.
+    Ends early, without a word, when ``over`` is set. ``started`` takes the names of the new ones.
 
     Raises:
         UnavailableError: one did not register in time (with the last lines of its log).
@@ -41,6 +47,8 @@ def have(settings: Settings, wanted: int, progress: Callable[[str], None], over:
     if len(alive) >= wanted:
         return
     new = set(driver.provision(wanted - len(alive)))
+    if started is not None:
+        started.extend(sorted(new))
     progress(f"{len(new)} machines are starting")
     until = time.monotonic() + REGISTERED_S
     headers = {"Authorization": secret.of(settings).header}
@@ -53,6 +61,26 @@ def have(settings: Settings, wanted: int, progress: Callable[[str], None], over:
             if over.wait(0.1):
                 return
     progress(f"{len(new)} machines are ready")
+
+
+def take_back(settings: Settings, names: Sequence[str]) -> None:
+    """End these machines, which an ``up`` that failed had started; the ledger forgets them. Jobs stay as they are.
+
+    Raises:
+        HoldfastError: one is left.
+    """
+    if not names:
+        return
+    driver = drivers.from_settings(settings)
+    with ThreadPoolExecutor(RETIRED_AT_ONCE) as beside:
+        list(beside.map(driver.retire, names))
+    ledger = Ledger(settings.database)
+    try:
+        for name in names:
+            with contextlib.suppress(UnknownError):
+                ledger.remove_machine(name)
+    finally:
+        ledger.close()
 
 
 def retire_all(settings: Settings, driver: Driver) -> None:

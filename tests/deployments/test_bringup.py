@@ -1,7 +1,8 @@
-"""What ``holdfast up`` prints while it waits."""
+"""``holdfast up``: what it prints while it waits, what it ends when it fails, and two of them at once."""
 
 from __future__ import annotations
 
+import fcntl
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.deployments.local import bringup, pidfile
+from holdfast import drivers
+from holdfast.deployments.local import bringup, control, pidfile
 from holdfast.deployments.local.services import Service
+from holdfast.errors import UnavailableError
 from holdfast.settings import Settings
 
 
@@ -45,3 +48,48 @@ def test_what_is_missing_is_named_now_and_then(tmp_path: Path, monkeypatch: pyte
         "  0 s: waiting for Prefect server",
     ]
     assert said[-1] == "Prefect server is up"
+
+
+class Retiring:
+    """A driver that notes which machines are retired."""
+
+    def __init__(self) -> None:
+        self.retired: list[str] = []
+
+    def withdraw(self) -> None:
+        """No request waits."""
+
+    def retire(self, machine: str) -> None:
+        self.retired.append(machine)
+
+
+def test_an_up_that_fails_ends_only_the_machines_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of before may train: their control plane is only restarted, and its S3 may be away for a while."""
+    driver = Retiring()
+
+    def fails(_settings: Settings, _wanted: int, _progress: Any, started: list[str]) -> None:
+        started.append("m6")
+        raise UnavailableError("alert gateway did not come up")
+
+    monkeypatch.setattr(drivers, "from_settings", lambda _: driver)
+    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    monkeypatch.setattr(bringup, "start", fails)
+    with pytest.raises(UnavailableError, match="alert gateway"):
+        control.up(Settings(home=tmp_path / ".holdfast"), 7, lambda _: None)
+    assert driver.retired == ["m6"]
+
+
+def test_the_second_up_waits_for_the_first(tmp_path: Path) -> None:
+    """Else each would start all of it, and the one that fails for that would end what the other has started."""
+    said: list[str] = []
+    with (tmp_path / "up.lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+
+        def progress(line: str) -> None:
+            said.append(line)
+            fcntl.flock(first, fcntl.LOCK_UN)
+
+        with control._alone(tmp_path, progress):
+            assert said == ["another `holdfast up` of this folder is under way: waiting for it"]
