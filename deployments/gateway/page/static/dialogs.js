@@ -100,8 +100,10 @@ export function askLogout(by) {
   return ask({ title: `Log out ${by}?`, yes: "Log out", fields: [], act: logout });
 }
 
-// An eviction goes the way of an alert: it may be refused although the request was well-formed.
+const NOT_DONE = ["refused", "ignored", "suppressed"];
+
+// An eviction goes the way of an alert: it may lead to nothing although the request was well-formed.
 async function acted(request) {
   const answer = await request;
-  if (answer.outcome === "refused") throw new Error(answer.message || "refused");
+  if (NOT_DONE.includes(answer.outcome)) throw new Error(answer.message || answer.outcome);
 }

@@ -94,7 +94,7 @@ function head(view) {
     view.skipped_steps.length ? fact("Data skipped", `of step ${view.skipped_steps.join(", ")}`) : null,
     ...view.kept_signals.map((signal) => fact("After the hold", h("span", { class: "restore failed" }, `${signal}: acted on when the hold ends`))),
     view.state === "running" ? fact("Restore", h("span", { class: `restore ${view.restore.outcome}` }, view.restore.told)) : null,
-    ...(view.state === "running" ? view.unsaved : []).map((each) => fact("Saves", h("span", { class: "restore failed" }, `${each.told}, since ${clock(each.since)}`))));
+    ...(view.state === "running" ? view.unsaved : []).map((each) => fact("Saves", h("span", { class: "restore failed" }, `${each.told}, since `, clock(each.since)))));
 }
 
 function epochTable(epochs) {
