@@ -110,6 +110,8 @@ def create_app(
 
     @app.get("/metrics")
     async def exposition() -> Response:
+        if leadership and not leadership.leads:
+            gateway.site.metrics.stand_by()
         return Response(gateway.site.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     @app.exception_handler(HoldfastError)

@@ -163,6 +163,7 @@ class Gateway:
         self.site.listening_since = self.site.clock.now()
         await self.site.refresh()
         await self.roles.resume()
+        self.times.resume()
         for take_up in self.resuming:
             await take_up()
         self.site.fleet.grace(self.site.clock.now())

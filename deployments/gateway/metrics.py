@@ -10,6 +10,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._labelled: list[Gauge] = []
+        self._plain: list[Gauge] = []
         self.unauthorized = self._counter("unauthorized", "Requests with a missing or wrong secret.", "route")
         self.heartbeats = self._counter("heartbeats", "Heartbeats by outcome.", "outcome")
         self.alerts = self._counter("alerts", "Alerts by kind and outcome.", "kind", "outcome")
@@ -64,6 +66,13 @@ class Metrics:
             "incident_class",
         )
 
+    def stand_by(self) -> None:
+        """Show nothing of what only the gateway that leads knows: figures of former times would page people."""
+        for gauge in self._labelled:
+            gauge.clear()
+        for gauge in self._plain:
+            gauge.set(float("nan"))
+
     def render(self) -> bytes:
         """Return all metrics in Prometheus text format."""
         return generate_latest(self.registry)
@@ -72,7 +81,9 @@ class Metrics:
         return Counter(f"holdfast_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"holdfast_{name}", text, labels, registry=self.registry)
+        gauge = Gauge(f"holdfast_{name}", text, labels, registry=self.registry)
+        (self._labelled if labels else self._plain).append(gauge)
+        return gauge
 
     def _histogram(self, name: str, text: str) -> Histogram:
         buckets = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -91,7 +91,7 @@ def retire_all(settings: Settings, driver: Driver) -> None:
     try:
         for job in ledger.jobs():
             if job.state not in _OVER:
-                ledger.set_job(job.name, state=JobState.STOPPED)
+                ledger.set_job(job.name, state=JobState.STOPPED, done_at=time.time())
         for known in ledger.machines():
             with contextlib.suppress(UnknownError):
                 ledger.remove_machine(known.name)

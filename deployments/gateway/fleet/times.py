@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
+
+from prometheus_client import Gauge
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.site import Site
@@ -12,6 +15,8 @@ from holdfast.models.job import Job
 from holdfast.policies.accounting import ettr
 from holdfast.policies.accounting.ettr import Ettr
 
+Rows = frozenset[tuple[str, str]]
+"""Phases and incident classes of a job's lost time."""
 LATE_S = 60.0
 """Steps of a job that has ended may be written so long after its end."""
 
@@ -52,6 +57,11 @@ class Times:
         self._site = site
         self._final: dict[str, tuple[float, float | None]] = {}
         """Jobs whose account is complete: when they were submitted, and when they ended."""
+        self._rows: dict[str, Rows] = {}
+
+    def resume(self) -> None:
+        """Show all jobs again: while another gateway led, nothing was shown here."""
+        self._final.clear()
 
     async def tick(self) -> None:
         """Recompute the accounting of every job."""
@@ -65,17 +75,36 @@ class Times:
                 total, window = await asyncio.to_thread(measured, self._site, job)
             except UnknownError:
                 continue
-            publish(self._site.metrics, job.name, total, window)
+            before = self._rows.get(job.name, frozenset())
+            # Of a job that has ended the last hour says nothing: low for ever, it would page people for ever.
+            self._rows[job.name] = publish(
+                self._site.metrics, job.name, total, None if over else window, before
+            )
             if over:
                 self._final[job.name] = life
 
 
-def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr) -> None:
-    """Set the gauges of one job."""
+def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr | None, before: Rows = frozenset()) -> Rows:
+    """Set the gauges of one job; those of lost time that its account has no more are removed.
+
+    ``before``: rows of its lost time that are shown. Returns those that are shown now.
+    """
     metrics.job_ettr.labels(job, "total").set(total.ettr)
-    metrics.job_ettr.labels(job, "window").set(window.ettr)
+    if window is None:
+        _remove(metrics.job_ettr, job, "window")
+    else:
+        metrics.job_ettr.labels(job, "window").set(window.ettr)
     metrics.job_wall_s.labels(job).set(total.wall_s)
     metrics.job_productive_s.labels(job).set(total.productive_s)
     metrics.job_zero_s.labels(job).set(total.zero_s)
-    for row in total.account.lost:
-        metrics.job_lost_s.labels(job, row.phase.value, row.cause or "none").set(row.seconds)
+    rows = {(row.phase.value, row.cause or "none"): row.seconds for row in total.account.lost}
+    for gone in before - rows.keys():
+        _remove(metrics.job_lost_s, job, *gone)
+    for (phase, cause), seconds in rows.items():
+        metrics.job_lost_s.labels(job, phase, cause).set(seconds)
+    return frozenset(rows)
+
+
+def _remove(gauge: Gauge, *labels: str) -> None:
+    with contextlib.suppress(KeyError):  # of older releases of the client, where it is not there
+        gauge.remove(*labels)

@@ -217,7 +217,7 @@ def _times(actions: Sequence[Action]) -> tuple[float, ...]:
 
 def _reason(why: str) -> str:
     """Return a short label for a reason."""
-    for word in ("not there", "ended", "nobody", "process is gone", "Prefect is away", "silent"):
+    for word in ("not there", "ended", "no worker", "process is gone", "Prefect is away", "silent"):
         if word in why:
             return word.replace(" ", "_").lower()
     return "other"

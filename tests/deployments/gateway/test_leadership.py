@@ -78,6 +78,8 @@ async def test_the_second_stands_by_and_takes_over(pair: Pair) -> None:
         assert (await pair.get(0, "/readyz")).status_code == 503
         assert (await pair.get(0, "/healthz")).status_code == 200
         assert (await pair.get(0, "/metrics")).status_code == 200
+        # Nothing that would page people: Prefect and the machines are the leader's.
+        assert "holdfast_prefect_up NaN" in (await pair.get(0, "/metrics")).text
     # It resigned at its end, so that nobody waits.
     taken = pair.ledgers[0].lead("g0", "")
     assert taken.holder == "g0"

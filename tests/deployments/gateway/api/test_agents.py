@@ -131,6 +131,22 @@ async def test_lost_time_is_in_status_and_metrics(kit: Kit) -> None:
     assert kit.metric("job_productive_seconds", job=JOB) == 5.0
 
 
+async def test_a_job_that_has_ended_has_no_recent_ettr(kit: Kit) -> None:
+    """It would stay low for ever, and the rule for a low ETTR would page people for ever."""
+    await kit.running_job()
+    kit.clock.advance(10)
+    await kit.beat("m0", marks={1: 5.0, 2: 10.0})
+    await kit.gateway.times.tick()
+    assert kit.metric("job_ettr", job=JOB, over="window") > 0
+    kit.ledger.set_job(JOB, state=JobState.STOPPED, done_at=kit.clock.now())
+    kit.clock.advance(120)
+    await kit.gateway.site.refresh()
+    await kit.gateway.times.tick()
+    assert kit.metric("job_ettr", job=JOB, over="total") > 0
+    registry = kit.gateway.site.metrics.registry
+    assert registry.get_sample_value("holdfast_job_ettr", {"job": JOB, "over": "window"}) is None
+
+
 async def test_first_new_step_proves_the_recovery(kit: Kit) -> None:
     """Recovered is when a step beyond all earlier ones is done, not when recomputed ones are."""
     await kit.running_job()
