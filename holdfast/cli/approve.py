@@ -11,6 +11,7 @@ from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, JobName, finite
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, tell
+from holdfast.errors import UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState
 
@@ -45,9 +46,16 @@ def wait(
     playbook whose ladder ends so.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else None
+    heard = False
     with context.gateway() as gateway:
         while True:
-            found = ended(gateway, job)
+            try:
+                found, heard = ended(gateway, job), True
+            except UnavailableError:
+                # A gateway that is restarted, or replaced by another one, ends no job.
+                if not heard:
+                    raise
+                found = None
             if found is None and deadline is not None and time.monotonic() > deadline:
                 found = EXIT_STILL_RUNNING, "still running."
             if found:
@@ -60,12 +68,15 @@ def wait(
 
 def ended(gateway: Gateway, name: str) -> tuple[int, str] | None:
     """Return the exit status of a job that ended, and how it did; None while it has not."""
-    state = gateway.job(name).state
+    job = gateway.job(name)
+    state = job.state
     if state is JobState.DONE:
         return EXIT_DONE, "done."
     if state not in (JobState.STOPPED, JobState.FAILED):
         return None
-    newest: Incident | None = next(iter(gateway.incidents(name)), None)
+    # Not those of a former job of this name.
+    mine = [each for each in gateway.incidents(name) if each.opened_at >= job.submitted_at]
+    newest: Incident | None = next(iter(mine), None)
     why = newest.summary if newest else ""
     if state is JobState.FAILED:
         return EXIT_NEEDS_HUMAN, f"failed, needs a human: {why}"

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import approve as commands
+from holdfast.cli.gateway import Gateway
+from holdfast.errors import UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState
 from tests.cli.conftest import Cli
@@ -59,6 +62,34 @@ def test_wait_tells_how_the_job_ended(  # noqa: PLR0917
     gateway.incidents = ended
     result = cli("wait", "gpt", "--timeout", "0.01")
     assert (result.status, said in result.out) == (status, True), result
+
+
+def test_wait_goes_by_the_incidents_of_this_submission(cli: Cli, gateway: FakeGateway) -> None:
+    """An earlier job of the same name was stopped by its playbook; this one by a person."""
+    job = gateway.add_job(SPEC, JobState.STOPPED)
+    former = {"state": IncidentState.STOPPED, "summary": "why", "opened_at": job.submitted_at - 1}
+    gateway.incidents = [INCIDENT.model_copy(update=former)]
+    result = cli("wait", "gpt", "--timeout", "0.01")
+    assert (result.status, "playbook" in result.out) == (10, False), result
+
+
+def test_wait_outlasts_a_gateway_that_is_away(
+    cli: Cli, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it was heard: a gateway that is restarted ends no job."""
+    gateway.add_job(SPEC, JobState.RUNNING)
+    asked: list[str] = []
+
+    def answers(_gateway: Gateway, name: str) -> tuple[int, str] | None:
+        asked.append(name)
+        if len(asked) == 2:
+            raise UnavailableError("no gateway answers")
+        return None if len(asked) < 3 else (0, "done.")
+
+    monkeypatch.setattr(commands, "ended", answers)
+    monkeypatch.setattr(commands, "_POLL_S", 0.0)
+    assert cli("wait", "gpt").status == 0
+    assert asked == ["gpt"] * 3
 
 
 def test_exit_statuses_are_documented() -> None:

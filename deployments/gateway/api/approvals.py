@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.deployments.gateway.runs.flow_runs import Runs
@@ -50,14 +50,17 @@ class Approvals:
 
         Raises:
             UnknownError: no such incident.
-            RefusedError: it asks nothing.
+            RefusedError: it asks nothing, or another answer was there first.
         """
         incident = await asyncio.to_thread(self._site.ledger.incident, incident_id)
         actions = await asyncio.to_thread(self._site.ledger.actions, incident_id)
         question = asked(actions)
         if incident.state is not IncidentState.OPEN or question is None:
             raise RefusedError(f"incident {incident_id} ({incident.state}) asks for no approval")
-        await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
+        given = await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
+        if bool(given.get("approve")) is not approve:
+            first = "approved" if given.get("approve") else "refused"
+            raise RefusedError(f"incident {incident_id} was {first} by {given.get('by')} just before: that stands")
         return incident
 
     async def approve_by_evicting(
@@ -108,11 +111,13 @@ class Approvals:
         age_s = clock.now() - question.begun_at
         return self._open.since(question.incident_id, question.key, age_s, clock.monotonic())
 
-    async def _give(self, incident: Incident, question: Action, answer: dict[str, Any]) -> None:
+    async def _give(self, incident: Incident, question: Action, answer: dict[str, Any]) -> Mapping[str, Any]:
+        """Record the answer, unless there is one, and resume the run; return the one that stands."""
         ledger = self._site.ledger
         given = await asyncio.to_thread(ledger.finish, incident.id, question.key, answer)
         log.info("%s: %s: %s", incident.id, question.intent.get("question"), given.result)
         await self._resume(incident, given.result)
+        return given.result
 
     async def _resume(self, incident: Incident, answer: dict[str, Any]) -> None:
         if incident.flow_run_id is None:
