@@ -210,7 +210,7 @@ def prune(
 
     store = _store()
     _all(store, job)
-    rules = _retention(job, keep_last, keep_every)
+    rules = _retention(job, keep_last, keep_every, deletes=yes)
     grace_s = context.settings().s3_tidy_s if grace is None else grace
     done = garbage.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
     if as_json:
@@ -322,13 +322,25 @@ def _no_control_plane() -> Iterator[None]:
         yield
 
 
-def _retention(job: str, keep_last: int | None, keep_every: int | None) -> Retention:
-    """Return the job's own rules, where they can be asked for, with what the command line changes."""
-    rules = Retention()
-    with _no_control_plane(), context.gateway() as gateway:
-        rules = gateway.job(job).spec.checkpoint.retention
+def _retention(job: str, keep_last: int | None, keep_every: int | None, *, deletes: bool) -> Retention:
+    """Return the job's own rules, where they can be asked for, with what the command line changes.
+
+    Raises:
+        UnavailableError: something is to be deleted by rules that are not known.
+    """
     changed = {"keep_last": keep_last, "keep_every": keep_every}
-    return rules.model_copy(update={name: value for name, value in changed.items() if value is not None})
+    given = {name: value for name, value in changed.items() if value is not None}
+    try:
+        with context.gateway() as gateway:
+            rules = gateway.job(job).spec.checkpoint.retention
+    except HoldfastError as error:
+        if deletes and len(given) < len(changed):
+            raise UnavailableError(
+                f"the job's own rules are not known ({error.args[0]}), and they may keep more than others: nothing was "
+                "deleted. Give both --keep-last and --keep-every (0: none), or wait until the gateway answers."
+            ) from None
+        rules = Retention()
+    return rules.model_copy(update=given)
 
 
 def _restore(store: ObjectStore, job: str) -> Sequence[str]:

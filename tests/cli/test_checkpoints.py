@@ -179,7 +179,7 @@ def test_export_writes_a_folder(cli: Cli, store: S3Store, project: Path) -> None
 def test_prune_says_first_and_deletes_when_told(cli: Cli, store: S3Store) -> None:
     """What is pinned or among the last stays; without ``--yes`` nothing goes."""
     cli("checkpoints", "pin", "gpt", "4")
-    arguments = ["checkpoints", "prune", "gpt", "--keep-last", "1", "--grace", "0"]
+    arguments = ["checkpoints", "prune", "gpt", "--keep-last", "1", "--keep-every", "0", "--grace", "0"]
     told = json.loads(cli(*arguments, "--json").out)
     assert (told["deleted"], told["dropped"]) == (False, [])
     cli("checkpoints", "pin", "gpt", "4", "--remove")
@@ -190,3 +190,11 @@ def test_prune_says_first_and_deletes_when_told(cli: Cli, store: S3Store) -> Non
     assert cli(*arguments, "--yes").status == 0
     assert [each.step for each in manifests.list_remote(store, "gpt")] == [8]
     refused(cli("checkpoints", "prune", "nope"), "no job 'nope'")
+
+
+def test_prune_deletes_nothing_by_rules_that_are_not_known(cli: Cli, store: S3Store) -> None:
+    """The gateway is away, and the job's own rules may keep more than the defaults."""
+    refused(
+        cli("checkpoints", "prune", "gpt", "--keep-last", "1", "--grace", "0", "--yes"), "rules are not known"
+    )
+    assert len(manifests.list_remote(store, "gpt")) == 2
