@@ -9,7 +9,7 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations.pool_plans import plans, pooled
@@ -77,7 +77,7 @@ async def resize(found: Estimate) -> str:
         {plan.group: plan.target for plan in found.plans} if ctx.policy.spare_pool.groups else {},
     )
     unfinished = [known for known in ctx.ledger.machines(state=MachineState.DRAINING) if _leaves_pool(known)]
-    retired = [await _retire(machine.name) for machine in unfinished]
+    retired = [machine.name for machine in unfinished if await _retire(machine.name)]
     names = await provision_shortfall(ctx)
     for plan in found.plans:
         mine = [
@@ -89,7 +89,8 @@ async def resize(found: Estimate) -> str:
         surplus = max(0, len(mine) - plan.target)
         newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
         # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
-        retired += [await _retire(known.name) for known in newest if ctx.ledger.withdraw(known.name)]
+        withdrawn = [known.name for known in newest if ctx.ledger.withdraw(known.name)]
+        retired += [name for name in withdrawn if await _retire(name)]
     did = f"provisioned {join_names(names)}; retired {join_names(retired)}"
     get_run_logger().info("%s", did)
     return did
@@ -110,12 +111,20 @@ async def publish(found: Estimate, did: str) -> None:
     )
 
 
-async def _retire(machine: str) -> str:
-    """Give a withdrawn standby back to the engine. Killed half way it is found again: it drains without a job."""
+async def _retire(machine: str) -> bool:
+    """Give a withdrawn standby back to the engine; return whether it is gone.
+
+    Killed half way it is found again: it drains without a job. So is one that its engine does not let go: the pool is
+    filled all the same.
+    """
     ctx = context()
-    await asyncio.to_thread(ctx.driver.retire, machine)
+    try:
+        await asyncio.to_thread(ctx.driver.retire, machine)
+    except HoldfastError as error:
+        get_run_logger().error("%s drains, and is not given back yet: %s", machine, error)
+        return False
     ctx.ledger.remove_machine(machine)
-    return machine
+    return True
 
 
 def _leaves_pool(machine: Machine) -> bool:

@@ -136,6 +136,27 @@ async def test_a_surplus_is_retired_newest_first(ctx: Context, driver: FakeDrive
     assert not ctx.ledger.withdraw("m0")
 
 
+async def test_a_machine_that_cannot_be_given_back_keeps_no_pool_empty(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drains, and is tried again by the next run; what the pool lacks is provisioned."""
+
+    def fails(_machine: str) -> None:
+        raise UnavailableError("the engine does not answer")
+
+    run_job(ctx, "m0", "m1")
+    add(ctx, "s0")
+    ctx.ledger.withdraw("s0")
+    monkeypatch.setattr(driver, "retire", fails)
+    _, did = await sized()
+    assert driver.asked == [(1, "")]
+    assert "s0" not in did
+    assert ctx.ledger.machine("s0").state is MachineState.DRAINING
+    monkeypatch.undo()
+    _, did = await sized()
+    assert "retired s0" in did
+
+
 async def test_each_group_has_its_own_rate_and_size(tmp_path: Path, driver: FakeDriver) -> None:
     """Failures of one kind of machine do not grow the pool of another; the driver is asked by group."""
     text = "spare_pool:\n  minimum: 0\n  groups: {h: {machines: 'h-*'}, a: {machines: 'a-*', minimum: 1}}\n"
