@@ -218,4 +218,15 @@ def _end(process: psutil.Process, patience_s: float) -> None:
         try:
             process.wait(patience_s)
         except psutil.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            # By itself first: the supervisor, which was detached, leads no group.
+            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            _wait_killed(process)
+
+
+def _wait_killed(process: psutil.Process) -> None:
+    try:
+        process.wait(STOP_S)
+    except psutil.TimeoutExpired:
+        raise UnavailableError(f"process {process.pid} survived SIGKILL for {STOP_S:.0f} s") from None

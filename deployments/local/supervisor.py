@@ -18,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from holdfast import private
 from holdfast.deployments.local import pidfile
 from holdfast.deployments.local.services import Service, embedded
@@ -100,7 +102,11 @@ class Keeper:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        pidfile.write(self._home, name, process.pid)
+        try:
+            pidfile.write(self._home, name, process.pid)
+        except (OSError, psutil.Error) as error:
+            # A full disk, or it has ended already: it is waited for, or a second one would be started beside it.
+            _log.warning("%s: its pid file could not be written: %s", name, error)
         _log.info("%s started as %d", name, process.pid)
         status = await process.wait()
         pidfile.remove(self._home, name)

@@ -336,7 +336,7 @@ def _retention(job: str, keep_last: int | None, keep_every: int | None, *, delet
     except HoldfastError as error:
         if deletes and len(given) < len(changed):
             raise UnavailableError(
-                f"the job's own rules are not known ({error.args[0]}), and they may keep more than others: nothing was "
+                f"the job's own rules are not known ({error}), and they may keep more than others: nothing was "
                 "deleted. Give both --keep-last and --keep-every (0: none), or wait until the gateway answers."
             ) from None
         rules = Retention()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import socket
@@ -17,8 +19,8 @@ from pydantic import SecretStr
 
 from holdfast import envfile, secret, settings
 from holdfast.deployments.local import pidfile, ports
-from holdfast.deployments.local.services import embedded
-from holdfast.deployments.local.supervisor import STOP_S
+from holdfast.deployments.local.services import Service, embedded
+from holdfast.deployments.local.supervisor import FIRST_DELAY_S, STOP_S, Keeper
 from holdfast.errors import SettingsError
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
@@ -62,6 +64,29 @@ def test_killed_service_is_started_again(start: Start, tmp_path: Path) -> None:
     wait_for("a new one", lambda: (new := pidfile.running(tmp_path, "first")) and new.pid != killed.pid)
     assert "first ended with SIGKILL" in said(tmp_path, "supervisor")
     assert service(tmp_path, "second").is_running()
+
+
+@pytest.mark.e2e
+async def test_a_service_whose_pid_cannot_be_written_is_started_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk: it runs, and is waited for; else every few seconds another one would be started beside it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pidfile, "write", full)
+    log_dir(tmp_path).mkdir(parents=True)
+    starts = tmp_path / "starts"
+    script = f"import time; open({str(starts)!r}, 'a').write('x'); time.sleep(1000)"
+    keeper = Keeper(Service("one", (sys.executable, "-c", script)), tmp_path)
+    kept = asyncio.create_task(keeper.keep())
+    while not (starts.exists() and starts.read_text()):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(4 * FIRST_DELAY_S)
+    await keeper.stop()
+    await kept
+    assert starts.read_text() == "x"
 
 
 @pytest.mark.e2e
