@@ -42,14 +42,14 @@ class Clocks:
             for name, (incarnation, seen) in self._seen.items()
             if len(seen) == SAMPLES and abs(skew := min(seen)) > self._limit_s
         }
-        fresh = skewed.keys() - self._told
-        self._told = set(skewed)
-        for name, incarnation in sorted(fresh):
+        self._told &= skewed.keys()
+        for name, incarnation in sorted(skewed.keys() - self._told):
             skew = skewed[name, incarnation]
             log.warning(
                 "machine %s: its clock is %.1f s %s", name, abs(skew), "behind" if skew > 0 else "ahead"
             )
             await self._correlator.accept_all([self._alert(name, incarnation, skew)])
+            self._told.add((name, incarnation))
 
     def _alert(self, machine: str, incarnation: str, skew: float) -> Alert:
         now = self._site.clock.now()

@@ -8,6 +8,7 @@ from holdfast.deployments.gateway.fleet.engine import EngineQuestion
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site
 from holdfast.drivers.base import Drains, Driver, Leaving
+from holdfast.errors import StaleError
 from holdfast.models.alert import Alert, AlertKind, MoveSource
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState
@@ -28,10 +29,12 @@ class DrainedMachines:
         if leaving is None:
             return  # a drain is seen later, or not here
         due = [alert for each in leaving if (alert := self._alert(each)) is not None]
-        keys = {alert.fingerprint for alert in due}
-        fresh = [alert for alert in due if alert.fingerprint not in self._asked]
-        self._asked = keys
-        await self._correlator.accept_all(fresh)
+        self._asked &= {alert.fingerprint for alert in due}
+        for alert in due:
+            if alert.fingerprint not in self._asked:
+                (outcome,) = await self._correlator.accept_all([alert])
+                if outcome.error != StaleError.__name__:  # else it is asked again: an incident was just closed
+                    self._asked.add(alert.fingerprint)
 
     def _alert(self, leaving: Leaving) -> Alert | None:
         machine = self._site.fleet.machines.get(leaving.name)

@@ -55,6 +55,8 @@ class Replicas:
         self._site = site
         self._correlator = correlator
         self._jobs: dict[str, _Job] = {}
+        self._unsent: list[Alert] = []
+        """What the ledger could not take yet: a step is compared once."""
 
     def hear(self, report: Report) -> None:
         """Take an admitted machine's report on its own ranks."""
@@ -75,6 +77,7 @@ class Replicas:
         """Run one round."""
         jobs = self._site.fleet.jobs
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
+        await self._send()
         for name, known in list(self._jobs.items()):
             while known.due and jobs[name].state is JobState.RUNNING:
                 step, told = known.due.pop(0)
@@ -120,7 +123,13 @@ class Replicas:
             ).alerts(found, len(told))
             for alert in alerts:
                 log.warning("job %s: %s", job.name, alert.evidence["detail"])
-            await self._correlator.accept_all(alerts)
+            self._unsent += alerts
+            await self._send()
+
+    async def _send(self) -> None:
+        while self._unsent:
+            await self._correlator.accept_all(self._unsent[:1])
+            del self._unsent[0]
 
 
 def _place(job: Job, rank: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import UnavailableError
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
 from holdfast.policies.detect.stragglers import RankPhases, Straggler, stragglers
@@ -29,14 +30,19 @@ class Stragglers:
                 found |= {(job.name, job.epoch, each.rank, each.phase): (job, each) for each in self._of(job)}
         self._rounds = {key: self._rounds.get(key, 0) + 1 for key in found}
         now = self._site.clock.now()
-        due = [
-            _alert(job, each, self._limits.rounds, now)
+        due = {
+            key: _alert(job, each, self._limits.rounds, now)
             for key, (job, each) in found.items()
             if self._rounds[key] == self._limits.rounds
-        ]
-        for alert in due:
+        }
+        for alert in due.values():
             log.warning("job %s: %s", alert.job, alert.evidence["detail"])
-        await self._correlator.accept_all(due)
+        try:
+            await self._correlator.accept_all(due.values())
+        except UnavailableError:
+            for key in due:
+                self._rounds[key] -= 1  # due again in the next round
+            raise
 
     def _of(self, job: Job) -> list[Straggler]:
         waiting = frozenset(self._site.policy.hang.activity_limits_s)

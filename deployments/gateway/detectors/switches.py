@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import UnavailableError
 from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind
 from holdfast.models.job import Job, JobState
 from holdfast.policies.detect import switches
@@ -41,11 +42,17 @@ class Switches:
         due = [switch for switch in found if self._misses[switch] == self._limits.switch_misses]
         for switch in due:
             log.warning("switch %s is down: %s lost their network", switch, join_names(found[switch]))
-            await self._correlator.accept_all(
+            alerts = [
                 _alert(switch, found[switch], job, now)
                 for job in self._site.fleet.jobs.values()
                 if job.state is JobState.RUNNING and set(job.machines) & set(found[switch])
-            )
+            ]
+            try:
+                await self._correlator.accept_all(alerts)
+            except UnavailableError:
+                for again in due[due.index(switch) :]:
+                    self._misses[again] -= 1  # due again in the next round
+                raise
 
 
 def _alert(switch: str, machines: list[str], job: Job, now: float) -> Alert:

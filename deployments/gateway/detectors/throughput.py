@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import UnavailableError
 from holdfast.models.agent import Heartbeat, StepMark
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
@@ -85,7 +86,12 @@ class Throughput:
             if jobs[name].state is JobState.RUNNING
             for alert in self._judge(jobs[name], pace, now, self._site.clock.monotonic())
         ]
-        await self._correlator.accept_all(due)
+        try:
+            await self._correlator.accept_all(due)
+        except UnavailableError:
+            for alert in due:
+                self._jobs[alert.job or ""].slow.discard(alert.kind)  # due again in the next round
+            raise
 
     def _pace(self, job: Job) -> _Pace:
         # Other code, other machines: another pace is to be expected.

@@ -54,6 +54,25 @@ async def test_it_is_asked_again_when_something_has_changed(kit: Kit) -> None:
     assert len(kit.incidents()) == 3
 
 
+async def test_it_is_asked_again_when_the_ledger_was_away(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain that lasts is one request: were it lost, the engine would take the machine from under its job."""
+    job = await kit.running_job()
+    drains, _ = watched(kit, job.machines[1])
+
+    async def away(_alerts: object) -> Any:
+        raise UnavailableError("the ledger does not answer")
+
+    monkeypatch.setattr(kit.gateway.correlator, "accept_all", away)
+    with pytest.raises(UnavailableError):
+        await drains.tick()
+    monkeypatch.undo()
+    await drains.tick()
+    await kit.settled()
+    assert [each.incident_class for each in kit.incidents()] == [IncidentClass.PLANNED_MOVE]
+
+
 async def test_a_drained_standby_leaves_the_pool(kit: Kit) -> None:
     """A job must not be moved to it."""
     await kit.running_job()
