@@ -13,8 +13,10 @@ from holdfast.deployments.gateway.page import assets
 from holdfast.deployments.gateway.page.answers import KEPT, Answers
 from holdfast.deployments.gateway.page.rank_view import text_of
 from holdfast.models.agent import StepTimes
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind, IncidentState
 from holdfast.models.machine import MachineState
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 from tests.page.world import SLOW, big_job
 
@@ -45,6 +47,20 @@ async def test_overview_tells_jobs_machines_and_what_waits(kit: Kit) -> None:
     assert view["machines"]["state"].count("active") == 16
     assert [row["id"] for row in view["incidents"]] == ["gpt-2", "gpt-1"]
     assert view["asks"] == []
+
+
+async def test_what_waits_for_a_person_is_shown_however_old(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its incident, beside the newest ones."""
+    monkeypatch.setattr("holdfast.deployments.gateway.page.overview.RECENT", 1)
+    await big_job(kit)
+    kit.ledger.set_incident("gpt-1", state=IncidentState.NEEDS_HUMAN)
+    now = kit.clock.now()
+    kit.ledger.put_wait(
+        Wait(incident_id="gpt-1", job=JOB, missing=Missing.CHANGE, why="x", since=now, next_at=now + 60)
+    )
+    view = await kit.get("/v1/page/overview")
+    assert [(each["incident_id"], each["next_at"]) for each in view["waits"]] == [("gpt-1", now + 60)]
+    assert [row["id"] for row in view["incidents"]] == ["gpt-2", "gpt-1"]
 
 
 async def test_late_heartbeats_are_told_before_a_machine_is_lost(kit: Kit) -> None:

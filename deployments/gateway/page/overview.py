@@ -21,13 +21,16 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     ledger = gateway.site.ledger
     jobs, machines = ledger.jobs(), ledger.machines()
     still_open = ledger.incidents(state=IncidentState.OPEN)
-    recent = {row.id: row for row in (*still_open, *ledger.incidents(limit=RECENT))}
+    waits = ledger.waits()
+    waiting = [ledger.incident(wait.incident_id) for wait in waits]
+    recent = {row.id: row for row in (*still_open, *waiting, *ledger.incidents(limit=RECENT))}
     away = gateway.dispatcher.prefect_away_since
     return {
         "jobs": [_job(gateway, job, still_open) for job in jobs],
         "machines": columns(gateway.site, machines),
         "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
         "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
+        "waits": [wait.model_dump(mode="json") for wait in waits],
         "pool": _pool(gateway, machines),
         "prefect": {
             "ui": prefect_ui(gateway),

@@ -1,7 +1,7 @@
 // What waits for a person, with the two answers.
 
 import { askAnswer } from "./dialogs.js";
-import { clock, h, incidentLink } from "./dom.js";
+import { clock, h, incidentLink, jobLink } from "./dom.js";
 
 export const done = () => document.dispatchEvent(new Event("holdfast:done"));
 
@@ -17,3 +17,11 @@ export function asksBox(asks) {
 
 const answer = (asked, yes, text) =>
   h("button", { type: "button", class: yes ? "danger" : "", "data-key": `${asked.incident} ${yes}`, onclick: async () => (await askAnswer(asked, yes)) && done() }, text);
+
+// What a person is needed for, though no playbook asks: it is tried again anyway.
+export function waitsBox(waits) {
+  return waits.map((wait) =>
+    h("div", { class: "ask" },
+      h("p", {}, h("strong", {}, "Needs a person: "), wait.why.replace(/\.$/, ""), " (", incidentLink(wait.incident_id), ")"),
+      h("p", { class: "soft" }, "Job ", jobLink(wait.job), wait.runs_on ? " runs on" : " stands still", "; tried again at ", clock(wait.next_at), " at the latest.")));
+}

@@ -1,6 +1,6 @@
 // Incidents, newest first.
 
-import { asksBox } from "./asks.js";
+import { asksBox, waitsBox } from "./asks.js";
 import { clock, h, incidentLink, jobLink, part, seconds, state, table, words } from "./dom.js";
 
 export function incidentTable(rows) {
@@ -14,6 +14,7 @@ export function incidentTable(rows) {
 export function incidentsView(main) {
   main.append(h("h1", {}, "Incidents"));
   const asks = part(main, "asks");
+  const waits = part(main, "waits");
   const list = part(main, "list");
   return {
     title: "Incidents",
@@ -22,6 +23,7 @@ export function incidentsView(main) {
       every: () => 2000,
       draw(facts) {
         asks.draw(facts.asks, asksBox);
+        waits.draw(facts.waits, waitsBox);
         list.draw(facts.incidents, incidentTable);
       },
     }],

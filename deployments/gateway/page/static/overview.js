@@ -1,6 +1,6 @@
 // All jobs and machines at a glance.
 
-import { asksBox } from "./asks.js";
+import { asksBox, waitsBox } from "./asks.js";
 import { count, h, incidentLink, jobLink, part, percent, seconds, state, table, words } from "./dom.js";
 import { incidentTable } from "./incidents.js";
 import { MachineGrid, summary } from "./machines.js";
@@ -8,6 +8,7 @@ import { MachineGrid, summary } from "./machines.js";
 export function overviewView(main) {
   main.append(h("h1", { class: "sr" }, "Jobs and machines"));
   const asks = part(main, "asks");
+  const waits = part(main, "waits");
   const jobs = part(main, "jobs", "Jobs");
   const machines = part(main, "machines", "Machines");
   const counts = h("div", {});
@@ -22,6 +23,7 @@ export function overviewView(main) {
       every: () => 2000,
       draw(facts) {
         asks.draw(facts.asks, asksBox);
+        waits.draw(facts.waits, waitsBox);
         jobs.draw(facts.jobs, jobTable);
         counts.replaceChildren(summary(facts.machines, facts.pool));
         grid.set(facts.machines);
