@@ -36,6 +36,8 @@ class Site:
     """When this gateway started or took over."""
     acts: int = 0
     """Number of acts by hand: views made before them are out of date for the people who acted."""
+    accounts: dict[str, tuple[tuple[float, float | None], dict[str, Any]]] = field(default_factory=dict)
+    """Time of jobs whose account is complete: when they were submitted and ended, and the account."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Do ``work`` in the background; an error in it is logged, never lost."""

@@ -29,7 +29,23 @@ def measured(site: Site, job: Job) -> tuple[Ettr, Ettr]:
 
 
 def of(site: Site, job: Job) -> dict[str, Any]:
-    """Return the job's ETTR and its account as plain values; seconds."""
+    """Return the job's ETTR and its account as plain values; seconds. Of a job that ended it is computed once."""
+    life = (job.submitted_at, job.done_at)
+    known, found = site.accounts.get(job.name, (None, {}))
+    if known == life:
+        return dict(found)
+    found = _values(site, job)
+    if _is_over(job, site.clock.now()):
+        site.accounts[job.name] = life, found
+    return dict(found)
+
+
+def _is_over(job: Job, now: float) -> bool:
+    """Return whether its account changes no more."""
+    return job.done_at is not None and abs(now - job.done_at) > LATE_S
+
+
+def _values(site: Site, job: Job) -> dict[str, Any]:
     total, window = measured(site, job)
     account = total.account
     return {
@@ -68,7 +84,7 @@ class Times:
         now = self._site.clock.now()
         for job in list(self._site.fleet.jobs.values()):
             life = (job.submitted_at, job.done_at)
-            over = job.done_at is not None and abs(now - job.done_at) > LATE_S
+            over = _is_over(job, now)
             if over and self._final.get(job.name) == life:
                 continue  # its account changes no more, and a ledger of years has thousands of them
             try:
