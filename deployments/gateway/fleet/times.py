@@ -31,9 +31,8 @@ def measured(site: Site, job: Job) -> tuple[Ettr, Ettr]:
 def of(site: Site, job: Job) -> dict[str, Any]:
     """Return the job's ETTR and its account as plain values; seconds. Of a job that ended it is computed once."""
     life = (job.submitted_at, job.done_at)
-    known, found = site.accounts.get(job.name, (None, {}))
-    if known == life:
-        return dict(found)
+    if (known := site.accounts.get(job.name)) is not None and known[0] == life:
+        return dict(known[1])
     found = _values(site, job)
     if _is_over(job, site.clock.now()):
         site.accounts[job.name] = life, found
