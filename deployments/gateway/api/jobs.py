@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
@@ -14,7 +15,7 @@ from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.runs.judge import STOPPED
-from holdfast.errors import RefusedError
+from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Alert, AlertKind, IncidentState, MoveSource
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
@@ -176,9 +177,10 @@ async def _stop(gateway: Gateway, name: str) -> Job:
     ledger = gateway.site.ledger
     await gateway.acts.stop(name)
     for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
-        await asyncio.to_thread(
-            ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
-        )
+        with contextlib.suppress(StaleError):  # its playbook has just ended it: that stays
+            await asyncio.to_thread(
+                ledger.end_incident, incident.id, IncidentState.DISMISSED, STOPPED, gateway.site.clock.now()
+            )
     return await gateway.site.job(name)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
+from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
@@ -39,20 +41,20 @@ class Facts:
         return replace(self, acting=None, last_state=None, yields=self.acting)
 
 
-def give_way(ledger: Ledger, job: str, to: str) -> None:
+def give_way(ledger: Ledger, job: str, to: str, now: float) -> None:
     """Close the incident beside the training that is being worked on, if there is one (blocking)."""
     acting = ledger.acting(job, evidence=False)
-    if acting is not None and acting.incident_class in BESIDE_TRAINING:
-        found = "; ".join(acting.reasons)
-        if acting.incident_class is IncidentClass.PLANNED_MOVE:
-            ledger.set_incident(
-                acting.id,
-                state=IncidentState.DISMISSED,
-                summary=f"{found}. Not moved: {to} came first. `holdfast move` asks again",
-            )
-            return
+    if acting is None or acting.incident_class not in BESIDE_TRAINING:
+        return
+    found = "; ".join(acting.reasons)
+    if acting.incident_class is IncidentClass.PLANNED_MOVE:
+        state = IncidentState.DISMISSED
+        summary = f"{found}. Not moved: {to} came first. `holdfast move` asks again"
+    else:
+        state = IncidentState.NEEDS_HUMAN
         summary = f"{found}. Not diagnosed further: {to} came first. `holdfast doctor {job}` shows more"
-        ledger.set_incident(acting.id, state=IncidentState.NEEDS_HUMAN, summary=summary)
+    with contextlib.suppress(StaleError):  # its playbook has just ended it: that stays
+        ledger.end_incident(acting.id, state, summary, now)
 
 
 def gather(ledger: Ledger, job_name: str, machine_name: str | None) -> Facts:
