@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from holdfast.errors import RefusedError
@@ -45,4 +46,6 @@ def _clean(value: Any, depth: int) -> Any:
         return {str(_clean(key, depth)): _clean(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return "(nested too deep)" if depth >= MAX_DEPTH else [_clean(item, depth + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number: no list that has this alert could be answered
     return value

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.deployments.gateway.api.sanitize import tidy
 from holdfast.deployments.gateway.fleet.spares import Spares
 from holdfast.deployments.gateway.intake.outcome import What
 from holdfast.errors import UnavailableError
@@ -93,6 +94,12 @@ async def test_alerts_that_settle_outlive_a_ledger_that_is_away(
     kit.clock.advance(2)
     await kit.gateway.correlator.settle()
     assert {alert.rank for alert in kit.incidents()[0].alerts} == {0, 2}
+
+
+def test_numbers_that_json_has_not_become_text() -> None:
+    """One such alert would keep every list that has it from being answered."""
+    alert = Alert(kind=AlertKind.RANK_EXIT, job=JOB, at=1.0, evidence={"value": [float("nan"), 2.5]})
+    assert tidy(alert).evidence == {"value": ["nan", 2.5]}
 
 
 async def test_stale_epoch_is_refused(kit: Kit) -> None:
