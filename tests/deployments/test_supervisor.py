@@ -131,7 +131,12 @@ def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
     assert pidfile.running(tmp_path, "x") is not None
     file = pidfile.path(tmp_path, "x")
     told = json.loads(file.read_text())
-    file.write_text(json.dumps(told | {"create_time": told["create_time"] - 100}))
+    file.write_text(json.dumps(told | {"start": f"{told['start']}0"}))
+    assert pidfile.running(tmp_path, "x") is None
+    before = told["create_time"] - 100
+    file.write_text(json.dumps(told | {"create_time": before}))
+    assert pidfile.running(tmp_path, "x") is not None, "the wall clock was set"
+    file.write_text(json.dumps({"pid": told["pid"], "create_time": before}))  # of an earlier release
     assert pidfile.running(tmp_path, "x") is None
     file.write_text("torn")
     assert pidfile.running(tmp_path, "x") is None
