@@ -253,7 +253,8 @@ class Agent(Commands):
             self._watch.alert(run, AlertKind.RANK_EXIT, stopped[0], found)
 
     def render_metrics(self) -> bytes:
-        """Return Prometheus text, with the current step of each rank."""
+        """Return Prometheus text, with the current step of each rank; those that have left are left out."""
+        self.metrics.steps.clear()
         for run in self.jobs.runs.values():
             for rank, row in (run.board.rows if run.board else {}).items():
                 self.metrics.steps.labels(run.start.job, rank).set(row.step)
