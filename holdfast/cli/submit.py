@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -100,7 +101,7 @@ def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
     since = gateway.job(spec.name).submitted_at
     first = 0
     while time.monotonic() < end:
-        row = next(row for row in gateway.status()["jobs"] if row["name"] == spec.name)
+        row = _status(gateway, spec.name)
         step = int(row["step"] or 0)
         if row["state"] == JobState.DONE or step > first > 0:
             return step or 1
@@ -109,6 +110,12 @@ def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
         _raise_if_script_failed(gateway, spec, since, first)
         time.sleep(0.2)
     return first
+
+
+def _status(gateway: Gateway, name: str) -> Mapping[str, Any]:
+    """Return the status of this job alone: that of all jobs and machines of a large site takes a while to make."""
+    row: Mapping[str, Any] | None = gateway.history(name).get("status")
+    return row if row is not None else next(row for row in gateway.status()["jobs"] if row["name"] == name)
 
 
 def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float, step: int) -> None:

@@ -73,7 +73,10 @@ class FakeGateway:
                 if name not in self.jobs:
                     raise UnknownError(f"job {name!r} is unknown; jobs: {', '.join(self.jobs) or 'none'}.")
                 told = self.jobs[name].model_dump(mode="json")
-                return {"job": told, "epochs": []} if request.url.path.endswith("/history") else told
+                if not request.url.path.endswith("/history"):
+                    return told
+                (status,) = [row for row in self._status()["jobs"] if row["name"] == name]
+                return {"job": told, "epochs": [], "status": status}
             case ["GET", "machines"]:
                 return [machine.model_dump(mode="json") for machine in self.machines.values()]
             case ["POST", "machines", name, _]:
