@@ -60,7 +60,10 @@ def have(
                 raise UnavailableError(_why(settings, driver, min(dead or missing), known))
             if over.wait(0.1):
                 return
-    progress(f"{len(new)} machines are ready")
+    refused = [known[name] for name in sorted(new) if known[name].state is MachineState.CORDONED]
+    progress(f"{len(new) - len(refused)} machines are ready")
+    for each in refused:
+        progress(f"machine {each.name} is out of service: {each.cordon_reason or 'no reason given'}")
 
 
 def take_back(settings: Settings, names: Sequence[str]) -> None:
