@@ -114,7 +114,7 @@ async def remove_unfit(checked: Checked) -> str:
     _note(ctx, checked)
     out = await _finish(ctx)
     for name in _surely_failing(checked.verdict):
-        if ctx.ledger.machine(name).state is not MachineState.STANDBY:
+        if not _stands_by(ctx, name):
             continue
         if forbidden := _breaker(ctx, len(out)):
             get_run_logger().error("%s stays: %s", name, forbidden)
@@ -156,6 +156,13 @@ async def admit(checked: Checked) -> str:
     did += f"; {join_names(changed)} changed since and stay as they are" if changed else ""
     did += f"; took out {join_names(begun)}, as was begun before" if begun else ""
     return did + await _replace(ctx, [*begun, *refused])
+
+
+def _stands_by(ctx: Context, name: str) -> bool:
+    try:
+        return ctx.ledger.machine(name).state is MachineState.STANDBY
+    except UnknownError:
+        return False  # it was retired meanwhile: others do not stay for that
 
 
 async def _is_taken_out(  # noqa: PLR0917
