@@ -152,7 +152,10 @@ def _take_back(settings: Settings, wanted: int, started: list[str], progress: Pr
     _stop_services(settings.home)
     try:
         if wanted:
-            drivers.from_settings(settings).withdraw()
+            driver = drivers.from_settings(settings)
+            # With machines of before, what waits at the engine may be theirs: a replacement keeps its place in the queue.
+            if {each.name for each in driver.machines()} <= set(started):
+                driver.withdraw()
         local_machines.take_back(settings, started)
     except HoldfastError as error:
         progress(f"not all that was started is stopped again, `holdfast down` does it: {error}")

@@ -14,6 +14,7 @@ import pytest
 from holdfast import drivers
 from holdfast.deployments.local import bringup, control, pidfile
 from holdfast.deployments.local.services import Service
+from holdfast.drivers.base import Supplied
 from holdfast.errors import UnavailableError
 from holdfast.settings import Settings
 
@@ -51,23 +52,29 @@ def test_what_is_missing_is_named_now_and_then(tmp_path: Path, monkeypatch: pyte
 
 
 class Retiring:
-    """A driver that notes which machines are retired."""
+    """A driver that notes which machines are retired, and whether requests that wait were."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: str) -> None:
+        self.names = names
         self.retired: list[str] = []
+        self.withdrawn = False
+
+    def machines(self) -> list[Supplied]:
+        return [Supplied(name=name, alive=True, detail="") for name in self.names]
 
     def withdraw(self) -> None:
-        """No request waits."""
+        self.withdrawn = True
 
     def retire(self, machine: str) -> None:
         self.retired.append(machine)
 
 
+@pytest.mark.parametrize("before", [(), ("m0", "m1")])
 def test_an_up_that_fails_ends_only_the_machines_that_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: tuple[str, ...]
 ) -> None:
     """Those of before may train: their control plane is only restarted, and its S3 may be away for a while."""
-    driver = Retiring()
+    driver = Retiring(*before, "m6")
 
     def fails(_settings: Settings, _wanted: int, _progress: Any, started: list[str]) -> None:
         started.append("m6")
@@ -79,6 +86,7 @@ def test_an_up_that_fails_ends_only_the_machines_that_it_started(
     with pytest.raises(UnavailableError, match="alert gateway"):
         control.up(Settings(home=tmp_path / ".holdfast"), 7, lambda _: None)
     assert driver.retired == ["m6"]
+    assert driver.withdrawn is not bool(before)
 
 
 def test_the_second_up_waits_for_the_first(tmp_path: Path) -> None:
