@@ -153,7 +153,7 @@ def _take_back(settings: Settings, wanted: int, started: list[str], progress: Pr
     try:
         if wanted:
             driver = drivers.from_settings(settings)
-            # With machines of before, what waits at the engine may be theirs: a replacement keeps its place in the queue.
+            # Beside machines of before, what waits at the engine may be for their job: it keeps its place there.
             if {each.name for each in driver.machines()} <= set(started):
                 driver.withdraw()
         local_machines.take_back(settings, started)

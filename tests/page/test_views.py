@@ -49,7 +49,9 @@ async def test_overview_tells_jobs_machines_and_what_waits(kit: Kit) -> None:
     assert view["asks"] == []
 
 
-async def test_what_waits_for_a_person_is_shown_however_old(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_for_a_person_is_shown_however_old(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its incident, beside the newest ones."""
     monkeypatch.setattr("holdfast.deployments.gateway.page.overview.RECENT", 1)
     await big_job(kit)

@@ -60,7 +60,9 @@ class Approvals:
         given = await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
         if bool(given.get("approve")) is not approve:
             first = "approved" if given.get("approve") else "refused"
-            raise RefusedError(f"incident {incident_id} was {first} by {given.get('by')} just before: that stands")
+            raise RefusedError(
+                f"incident {incident_id} was {first} by {given.get('by')} just before: that stands"
+            )
         return incident
 
     async def approve_by_evicting(

@@ -54,9 +54,7 @@ async def test_it_is_asked_again_when_something_has_changed(kit: Kit) -> None:
     assert len(kit.incidents()) == 3
 
 
-async def test_it_is_asked_again_when_the_ledger_was_away(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_asked_again_when_the_ledger_was_away(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain that lasts is one request: were it lost, the engine would take the machine from under its job."""
     job = await kit.running_job()
     drains, _ = watched(kit, job.machines[1])
