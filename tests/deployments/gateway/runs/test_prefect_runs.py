@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import psutil
 import pytest
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prefect.client.schemas.objects import StateType
@@ -15,7 +17,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Running, State, Suspended
 
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.runs import prefect_runs
+from holdfast.deployments.gateway.runs import offline, prefect_runs
 from holdfast.deployments.gateway.runs.prefect_runs import PrefectRuns
 from holdfast.models.alert import IncidentClass
 
@@ -126,3 +128,14 @@ async def test_a_suspended_run_is_cancelled_with_the_reason(api: Api, runs: Pref
     assert not await runs.cancel(str(uuid4()), "incident gpt-2 is over")
     (state,) = api.set.values()
     assert (state.type, state.message) == (StateType.CANCELLED, "incident gpt-1 is over")
+
+
+def test_a_process_without_prefect_is_known_where_the_clock_was_set() -> None:
+    """By the ticks from the boot to its start; ids of earlier releases have only the time of the wall clock."""
+    me, created = f"{os.uname().nodename}:{os.getpid()}", psutil.Process().create_time()
+    ticks = offline._ticks(os.getpid())
+    assert offline.lives(f"{me}@{ticks}", f"{created + 3600:.2f}") is True
+    assert offline.lives(f"{me}@{ticks}0", f"{created:.2f}") is False
+    assert offline.lives(me, f"{created:.2f}") is True
+    assert offline.lives(me, f"{created + 3600:.2f}") is False
+    assert offline.lives(f"another-host:{os.getpid()}@{ticks}") is None
