@@ -110,10 +110,10 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
     home = (where if isinstance(where, Path) else where.home).resolve()
     if not home.is_dir():
         return
-    settings = load(home) if isinstance(where, Path) else where
-    # First those who would see the machines die, and act.
+    # First those who would see the machines die, and act; no setting is needed for it, and one may be wrong.
     if _stop_services(home):
         progress("services are stopped")
+    settings = load(home) if isinstance(where, Path) else where
     driver = drivers.from_settings(settings)
     driver.withdraw()
     if driver.machines():
