@@ -147,12 +147,12 @@ async def test_a_machine_that_cannot_be_given_back_keeps_no_pool_empty(
     run_job(ctx, "m0", "m1")
     add(ctx, "s0")
     ctx.ledger.withdraw("s0")
-    monkeypatch.setattr(driver, "retire", fails)
-    _, did = await sized()
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "retire", fails)
+        _, did = await sized()
     assert driver.asked == [(1, "")]
     assert "s0" not in did
     assert ctx.ledger.machine("s0").state is MachineState.DRAINING
-    monkeypatch.undo()
     _, did = await sized()
     assert "retired s0" in did
 

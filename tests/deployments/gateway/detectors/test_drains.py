@@ -62,10 +62,10 @@ async def test_it_is_asked_again_when_the_ledger_was_away(kit: Kit, monkeypatch:
     async def away(_alerts: object) -> Any:
         raise UnavailableError("the ledger does not answer")
 
-    monkeypatch.setattr(kit.gateway.correlator, "accept_all", away)
-    with pytest.raises(UnavailableError):
-        await drains.tick()
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(kit.gateway.correlator, "accept_all", away)
+        with pytest.raises(UnavailableError):
+            await drains.tick()
     await drains.tick()
     await kit.settled()
     assert [each.incident_class for each in kit.incidents()] == [IncidentClass.PLANNED_MOVE]
