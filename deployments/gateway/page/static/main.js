@@ -66,7 +66,7 @@ async function poll(source, view) {
       try {
         const answer = await get(path);
         if (view !== shown) return;
-        if (answer.changed || !source.drawn) source.draw(answer.data, answer.now);
+        if (answer.changed || !source.drawn) drawn(source, answer);
         source.drawn = true;
         say(true);
       } catch (error) {
@@ -79,6 +79,16 @@ async function poll(source, view) {
   };
   wake.push(() => again(0));
   await round();
+}
+
+// The gateway may have been upgraded under an open page: then it is not the gateway that does not answer.
+function drawn(source, answer) {
+  try {
+    source.draw(answer.data, answer.now);
+  } catch (error) {
+    console.error(error);
+    throw new Failure(0, "this view cannot be drawn: reload the page");
+  }
 }
 
 function say(well, error) {
