@@ -172,6 +172,16 @@ class FlatOptimizerPart(OptimizerPart):
             nodes[name] = encoder.part_of(values, (self.name, "state", name), opened=True)
         return Encoded.by(encoder, {"state": {"params": nodes, "shared": []}})
 
+    def _more(self, placing: Placing) -> Encoded:
+        made = super()._more(placing)
+        if made.nodes:
+            raise refused(
+                (self.name,),
+                "its own state_dict() has more than state and groups, within FullyShardedDataParallel",
+                "keep that in a part of the state of its own",
+            )
+        return made
+
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
         """Make room for the state of this rank's ranges, whatever ranges the saving ranks had."""
         told = known.nodes.get(f"{self.name}/state") or {"params": {}}

@@ -31,6 +31,12 @@ def updates_plainly(optimizer: Optimizer) -> bool:
     return type(optimizer).load_state_dict is Optimizer.load_state_dict and not any(hooks)
 
 
+def saves_plainly(optimizer: Optimizer) -> bool:
+    """Return whether the state dictionary of ``optimizer`` is its state and its groups alone, as of torch's own."""
+    hooks = getattr(optimizer, "_optimizer_state_dict_post_hooks", None)
+    return type(optimizer).state_dict is Optimizer.state_dict and not hooks
+
+
 def set_groups(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
     """Give ``optimizer`` the options in ``groups``, as ``load_state_dict`` would; its state and parameters stay."""
     mine = [

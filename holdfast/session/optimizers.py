@@ -7,7 +7,7 @@ routed to, cannot be distinguished from one that has state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,15 +16,17 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.session.encoded import Encoded, Placing, addresses
-from holdfast.session.in_place import updates_plainly
+from holdfast.session.in_place import saves_plainly, updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
 from holdfast.session.watch import StateWatch, plain_options
-from holdfast.storage.checkpoints.format.decoder import Decoder
+from holdfast.storage.checkpoints.format.decoder import Decoder, decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused
 from holdfast.storage.checkpoints.format.structure import Node
 from holdfast.storage.checkpoints.save.glance import identical
+
+_NOTHING = Encoded({}, {}, {})
 
 
 class OptimizerPart:
@@ -38,7 +40,11 @@ class OptimizerPart:
         self._cached: Encoded | None = None
         self._watch: StateWatch | None = None
         self._options: tuple[bytes, Encoded] | None = None
-        self._whole: tuple[tuple[Encoded, Encoded], Encoded] | None = None
+        self._adds: bool | None = None
+        """Whether its own ``state_dict()`` has more than state and groups; None: look."""
+        self.given: Set[int] = frozenset()
+        """Identities of all optimizers of the state."""
+        self._whole: tuple[tuple[Encoded, ...], Encoded] | None = None
         self._updated: frozenset[int] | None = None
         self._params()
 
@@ -95,19 +101,20 @@ class OptimizerPart:
             or self._watch is None
             or not self._watch.same(params_seen=params_seen)
         ):
-            self._updated = self._options = None
+            self._updated = self._options = self._adds = None
             self._cached, self._watch = self._state(placing), StateWatch(self.optimizer)
-        made = self._cached, self._groups(placing)
+        made = self._cached, self._groups(placing), self._more(placing)
         if self._whole is None or not identical(made, self._whole[0]):
             self._whole = made, self._joined(*made)
         return self._whole[1]
 
-    def _joined(self, state: Encoded, groups: Encoded) -> Encoded:
-        return Encoded(
-            {f"{self.name}/state": state.nodes["state"], f"{self.name}/groups": groups.nodes["groups"]},
-            state.items | groups.items,
-            state.paths | groups.paths,
-        )
+    def _joined(self, *parts: Encoded) -> Encoded:
+        joined = Encoded({}, {}, {})
+        for each in parts:
+            joined.nodes |= {f"{self.name}/{kind}": node for kind, node in each.nodes.items()}
+            joined.items |= each.items
+            joined.paths |= each.paths
+        return joined
 
     def forget(self) -> None:
         """Look at the optimizer, and at the names of its parameters, again."""
@@ -151,6 +158,40 @@ class OptimizerPart:
         self._options = (options, made) if options is not None else None
         return made
 
+    def _more(self, placing: Placing) -> Encoded:
+        """Return what its own ``state_dict()`` has beside state and groups, if it has more."""
+        if self._adds is None:
+            self._adds = not saves_plainly(self.optimizer) and bool(self._beside())
+            if not self._adds:
+                self._require_none_inside()
+        if not self._adds:
+            return _NOTHING
+        encoder = Encoder(placing.other(), placing.rank)
+        more = encoder.part_of(self._beside(), (self.name, "more"))
+        return Encoded.by(encoder, {"more": more}, stock=False)
+
+    def _beside(self) -> dict[str, Any]:
+        try:
+            told = self.optimizer.state_dict()
+        except RuntimeError:  # one that has to gather it first: its own part is read from what it keeps
+            return {}
+        return {name: each for name, each in told.items() if name not in ("state", "param_groups")}
+
+    def _require_none_inside(self) -> None:
+        """Refuse an optimizer around another one, whose state is neither in its own nor given to the Session."""
+        for name, inner in vars(self.optimizer).items():
+            if not isinstance(inner, Optimizer) or inner is self.optimizer or id(inner) in self.given:
+                continue
+            for key, values in inner.state.items():
+                empty = isinstance(values, Mapping) and not values
+                if not empty and self.optimizer.state.get(key) is not values:
+                    raise refused(
+                        (self.name, name),
+                        f"an optimizer ({type(inner).__name__}) inside of the {type(self.optimizer).__name__}, with a "
+                        "state of its own that would be lost",
+                        f"give the attribute {name!r} to the Session as well, as another part of the state",
+                    )
+
     def want(self, known: Known) -> None:
         """Make room for what the checkpoint holds of the optimizer.
 
@@ -165,6 +206,9 @@ class OptimizerPart:
             for option, node in group.items():
                 held = self._held_option(number, option)
                 known.want(node, held=held if isinstance(held, Tensor) else None)
+        self._more_then: Node = known.nodes.get(f"{self.name}/more")
+        if self._more_then is not None:
+            known.want(self._more_then)
 
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
         told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
@@ -242,7 +286,8 @@ class OptimizerPart:
         shared = [(key, decoder.value(node)) for key, node in self._shared]
         self._load_groups(params, tensors)
         if not updates_plainly(self.optimizer):
-            self._load_by_its_own(params, values)
+            more = {} if self._more_then is None else decode(self._more_then, tensors)
+            self._load_by_its_own(params, values, more)
         state = self.optimizer.state
         if updates_plainly(self.optimizer) or not _holds(state, params, values):
             # Set as they were saved: Optimizer.load_state_dict() would convert state to its parameter's type.
@@ -272,7 +317,9 @@ class OptimizerPart:
             # Fills in what this version of torch has beyond the one that saved.
             self.optimizer.__setstate__({"state": self.optimizer.state, "param_groups": groups})
 
-    def _load_by_its_own(self, params: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    def _load_by_its_own(
+        self, params: Mapping[str, Tensor], values: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> None:
         """Load through its own ``load_state_dict`` or hooks, which may do more than set what was saved."""
         number = {id(each): at for at, each in enumerate(in_order(self.optimizer))}
         packed = {
@@ -282,7 +329,7 @@ class OptimizerPart:
                 for group in self.optimizer.param_groups
             ],
         }
-        self.optimizer.load_state_dict(packed)
+        self.optimizer.load_state_dict({**packed, **more})
 
 
 def in_order(optimizer: Optimizer) -> list[Tensor]:

@@ -55,6 +55,8 @@ class StateTree:
             for name, each in parts.items()
             if isinstance(each.value, Optimizer)
         }
+        for part in self._optimizers.values():
+            part.given = {id(each.optimizer) for each in self._optimizers.values()}
         rest = parts.keys() - self._modules.keys() - self._optimizers.keys() - self.dropped
         self._others = {name: OtherPart(name, each) for name, each in parts.items() if name in rest}
         self._last: list[Encoded] = []

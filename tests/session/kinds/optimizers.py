@@ -91,6 +91,44 @@ class Odd(torch.optim.Optimizer):
         return param.grad * state["best"]
 
 
+class Decaying(torch.optim.SGD):
+    """Counts its steps beside its state, in a state dictionary of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, 0.1, momentum=0.9)
+        self.seen, self.scale = 0, torch.ones(2)
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        self.seen, self.scale = self.seen + 1, self.scale * 0.9
+        for group in self.param_groups:
+            group["lr"] = 0.1 * float(self.scale[0]) / self.seen
+        return super().step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "seen": self.seen, "scale": self.scale}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seen, self.scale = state_dict["seen"], state_dict["scale"].clone()
+        super().load_state_dict(state_dict)
+
+
+class Around(torch.optim.Optimizer):
+    """Has another optimizer do the work, which keeps the state."""
+
+    def __init__(self, params: Any) -> None:
+        held = list(params)
+        super().__init__(held, {})
+        self.inner = torch.optim.Adam(held, 0.1)
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return self.inner.step(closure)
+
+
+def _around() -> State:
+    state = optimized(Around)()
+    return state | {"inner": state["optimizer"].inner}
+
+
 OPTIMIZERS: dict[str, P] = {
     "SGD": lambda p: torch.optim.SGD(p, 0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
@@ -243,6 +281,8 @@ TRAININGS = [
         Training(f"optimizer: {kind}", optimized(partial(Odd, kind=kind)), train, "optimizers of your own")
         for kind in ODD
     ),
+    Training("optimizer: more than state and groups", optimized(Decaying), train, "optimizers of your own"),
+    Training("an optimizer around another one, both given", _around, train, "optimizers of your own"),
     Training("optimizer: Muon", _muon, train, "optimizers"),
     Training("optimizer: SparseAdam beside AdamW", _sparse, _sparse_step, "optimizers"),
     *(

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
 from tests.session.kinds.compare import difference
-from tests.session.kinds.optimizers import OPTIMIZERS
+from tests.session.kinds.optimizers import OPTIMIZERS, Around
 from tests.session.kinds.schedulers import SCHEDULERS
 from tests.session.kinds.tiers import Site, site
-from tests.session.kinds.training import Training
+from tests.session.kinds.training import Training, net, train
 from tests.session.kinds.trainings import TRAININGS
 from tests.session.small import seed
 
@@ -77,6 +77,17 @@ def test_lazy_modules_are_refused_at_the_start(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match=r"'model.0.weight'.*forward pass before"),
     ):
         place.begin({"model": model})
+
+
+def test_an_optimizer_around_one_that_is_not_given_is_refused(tmp_path: Path) -> None:
+    """The moments would be lost: they are in the inner one's state alone."""
+    model = net()
+    state = {"model": model, "optimizer": Around(model.parameters())}
+    with site(tmp_path) as place:
+        session = place.begin(state)
+        train(state, 1)
+        with pytest.raises(CheckpointError, match=r"'optimizer.inner': an optimizer \(Adam\) inside of the Around"):
+            place.save(session, state, 1)
 
 
 def test_every_optimizer_of_torch_is_among_the_kinds() -> None:
