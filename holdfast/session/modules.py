@@ -115,7 +115,7 @@ class ModulePart:
         """Return buffers that are saved and are None now."""
         return sorted(
             full
-            for prefix, owner in self.module.named_modules()
+            for prefix, owner in self.module.named_modules(remove_duplicate=False)
             for name, each in owner._buffers.items()
             if each is None and name not in owner._non_persistent_buffers_set
             for full in _names(self.module, f"{prefix}.{name}" if prefix else name)
@@ -143,6 +143,8 @@ class ModulePart:
         self._nones = [key for key in told.get("none", ()) if key in self._fresh and self._home(key)]
         for key in self._fresh.keys() - self._nodes.keys() - set(self._nones):
             self._from_others(key, known)
+        # Before any is made: the same buffer may have several names.
+        self._open = {key for key in self._nodes.keys() - self._fresh.keys() if self._is_open(key)}
         for key, node in list(self._nodes.items()):
             self._want(key, node, known)
         self._frozen_then: list[str] = told["frozen"]
@@ -160,7 +162,7 @@ class ModulePart:
 
     def _want(self, key: str, node: Node, known: Known) -> None:
         fresh = self._fresh.get(key)
-        if key not in self._fresh and not self._is_open(key):
+        if key not in self._fresh and key not in self._open:
             if key not in known.nodes.get(self.name, {}).get("state", {}):
                 return
             self._leave_out(key, node, known)
@@ -191,7 +193,7 @@ class ModulePart:
         if self._homes is None:
             self._homes = {
                 full: (owner, name)
-                for prefix, owner in self.module.named_modules()
+                for prefix, owner in self.module.named_modules(remove_duplicate=False)
                 for name in (*owner._parameters, *owner._buffers)
                 for full in _names(self.module, f"{prefix}.{name}" if prefix else name)
             }

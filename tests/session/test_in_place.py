@@ -92,6 +92,27 @@ def test_a_module_that_loads_in_its_own_way_does() -> None:
     assert called == ["loaded"]
 
 
+class Late(nn.Linear):
+    """Has a buffer that is None before the first step, or after it."""
+
+    def __init__(self, late: torch.Tensor | None) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("late", late)
+
+
+@pytest.mark.parametrize(("saved", "fresh"), [(torch.ones(3), None), (None, torch.ones(3))])
+def test_a_layer_under_two_names_has_the_buffer_that_it_had(
+    saved: torch.Tensor | None, fresh: torch.Tensor | None
+) -> None:
+    """It was made, or became None, under both."""
+    there, here = Late(saved), Late(fresh)
+    load_into(trained(nn.Sequential(here, here)), trained(nn.Sequential(there, there)))
+    if saved is None:
+        assert here.late is None
+    else:
+        assert torch.equal(here.late, saved)
+
+
 def test_an_optimizer_with_a_hook_is_told() -> None:
     """Its hook sees what is loaded."""
     target, called = trained(nn.Linear(2, 2)), []
