@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import holdfast
 from holdfast.session import Session
 from tests.session.conftest import MakeAgent
 from tests.session.small import session_of
@@ -103,6 +104,25 @@ class Words:
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.words = saved["words"]
+
+
+def test_rules_that_are_written_at_every_call_need_no_new_plan(make_agent: MakeAgent) -> None:
+    """What is known of the objects from the save before is not lost with the dictionary that they came in."""
+    agent = make_agent()
+    session, words = session_of(agent), Words()
+
+    def state() -> dict[str, Any]:
+        return {"words": holdfast.Part(words, merge=lambda each: each[0], split=lambda whole, *_: whole)}
+
+    session.restore(state())
+    for number in range(1, 4):
+        words.words["last"] = number
+        session.step(number)
+        session.checkpoint(state())
+        assert session.flush()
+    planner = session._saver._planner
+    assert planner.tree_of(state()) is planner.tree_of(state())
+    assert planner.tree_of({"words": holdfast.Part(words, strict=False)}) is not planner.tree_of(state())
 
 
 def test_a_table_that_grows_needs_one_new_plan_only(make_agent: MakeAgent) -> None:
