@@ -257,6 +257,7 @@ class Memory:
         firsts = [root / name / job for root in self._roots for name in ("own", "peer")]
         for folder in (*firsts, self.disk(job)):
             shutil.rmtree(folder, ignore_errors=True)
-            for path in [path for path in self._maps if path.parent == folder]:
-                del self._maps[path]
+            # A list at once: copies come in other threads.
+            for path in [path for path in list(self._maps) if path.parent == folder]:
+                self._maps.pop(path, None)
         self._first.pop(job, None)

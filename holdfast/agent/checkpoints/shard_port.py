@@ -160,14 +160,31 @@ class ShardPort:
 
     def _take(self, connection: socket.socket, job: str, request: dict[str, Any]) -> None:
         header = _header(request["header"], job)
-        oldest = self._memory.accept_from.get(job, 0)
-        if header.epoch < oldest:
-            raise errors.StaleError(f"shard of job {job!r} epoch {header.epoch}: epoch {oldest} runs here")
+        self._require_recent(header)
         with self._locks[(job, header.rank)]:
+            self._require_recent(header)  # the one before may have taken long
             folder = self._memory.peer(job)
             slot = one_slot(folder, header.rank) if request.get("buffers") == 1 else None
-            receive(connection, folder, header, self._memory.mapped, slot)
+            path = receive(connection, folder, header, self._memory.mapped, slot)
+            try:
+                self._require_recent(header)
+            except errors.StaleError:
+                with contextlib.suppress(FileNotFoundError):
+                    buffers.discard(path)
+                raise
         _send_line(connection, {"ok": True})
+
+    def _require_recent(self, header: buffers.ShardHeader) -> None:
+        """Refuse a copy of an epoch that is over here: what the present one resumed from must not make way for it.
+
+        Raises:
+            StaleError: it is one.
+        """
+        oldest = self._memory.accept_from.get(header.job, 0)
+        if header.epoch < oldest:
+            raise errors.StaleError(
+                f"shard of job {header.job!r} epoch {header.epoch}: epoch {oldest} runs here"
+            )
 
     def _take_metadata(self, connection: socket.socket, job: str, plan: str, nbytes: int) -> None:
         if not _PLAN.fullmatch(plan) or not 0 <= nbytes <= _METADATA_BYTES:

@@ -123,8 +123,9 @@ class Jobs:
             waiting = await self.ahead.take(command) if command.replay is None else None
             if command.replay is None:
                 self._memory.place(command.job, command.first_tier)
-                self._memory.resume_after(command.job, command.restore.step)
+                # First: no copy of an older epoch comes after these were looked for.
                 self._memory.accept_from[command.job] = command.epoch
+                self._memory.resume_after(command.job, command.restore.step)
             if waiting is not None:
                 run = waiting
                 await self._take_over(run, command)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import json
+import mmap
 import socket
 import threading
 import time
@@ -123,6 +124,22 @@ def test_damaged_bytes_never_count(tmp_path: Path, memory: Memory, port: ShardPo
 def test_copies_of_an_older_epoch_are_refused(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """A late copy must not push out what the running epoch resumed from."""
     memory.accept_from["toy"] = 2
+    with pytest.raises(StaleError):
+        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
+    assert memory.shards() == ()
+
+
+def test_a_copy_that_a_new_epoch_overtakes_does_not_count(
+    tmp_path: Path, memory: Memory, port: ShardPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came too slowly: the shards beyond the resumed step are discarded, and it would be one of them."""
+    mapped = memory.mapped
+
+    def resumed(path: Path, file_nbytes: int) -> mmap.mmap:
+        memory.accept_from["toy"] = 2
+        return mapped(path, file_nbytes)
+
+    monkeypatch.setattr(memory, "mapped", resumed)
     with pytest.raises(StaleError):
         shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
     assert memory.shards() == ()
