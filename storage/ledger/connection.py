@@ -59,6 +59,10 @@ class Connection:
         self._clock: Clock = clock or SystemClock()
         self._engine = _engine(url)
         self._writing = self._engine.execution_options(holdfast_write=True)
+        self._reading = self._engine
+        if self._engine.dialect.name == "postgresql":
+            # By default each of its statements sees what was committed meanwhile.
+            self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._where = self._engine.url.render_as_string(hide_password=True)
         self._checked = False
         self._guard: Callable[[Session], None] | None = None
@@ -101,7 +105,7 @@ class Connection:
     @contextmanager
     def _read(self) -> Iterator[Session]:
         """Open a session with one consistent view; nothing is written."""
-        with self._session(self._engine) as session:
+        with self._session(self._reading) as session:
             yield session
 
     @contextmanager

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.jobs import job_row
 from tests.storage.ledger import processes
 from tests.storage.ledger.samples import incident, register, running_job
 
@@ -92,3 +93,14 @@ def test_a_process_killed_within_a_transaction_leaves_nothing_behind(url: str, l
     os.kill(process.pid, signal.SIGKILL)
     process.join(60)
     assert ledger.next_epoch("gpt") == 1
+
+
+def test_what_is_read_together_is_of_one_moment(ledger: Ledger) -> None:
+    """Another process may commit in between: a history has no action of an incident that it lacks."""
+    running_job(ledger)
+    with ledger._read() as session:
+        before = job_row(session, "gpt").epoch
+        ledger.next_epoch("gpt")
+        session.expire_all()
+        assert job_row(session, "gpt").epoch == before
+    assert ledger.job("gpt").epoch == before + 1
