@@ -126,15 +126,22 @@ def _array_again(plain: Any) -> np.ndarray[Any, Any]:
     return made
 
 
-def _generator(value: np.random.Generator) -> dict[str, Any]:
-    return dict(value.bit_generator.state)
+_SEED = "seed_sequence"
+"""Beside a bit generator's state: what its children come from (``spawn``). numpy reads past it, as older readers do."""
+
+
+def _bits(value: np.random.BitGenerator) -> dict[str, Any]:
+    seed = getattr(value, "seed_seq", None)
+    told = {_SEED: dict(seed.state)} if type(seed) is np.random.SeedSequence else {}
+    return {**value.state, **told}
 
 
 def _bit_generator(state: Any) -> Any:
     kind = getattr(np.random, str(state["bit_generator"]), None)
     if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
         raise CheckpointError(f"numpy has no bit generator {state['bit_generator']!r} here")
-    made = kind()
+    seed = state.get(_SEED)
+    made = kind() if seed is None else kind(np.random.SeedSequence(**seed))
     made.state = state
     return made
 
@@ -235,7 +242,9 @@ KINDS: dict[type, Kind] = {
     pathlib.PosixPath: _kind("Path", str, pathlib.Path),
     pathlib.PurePosixPath: _kind("PurePath", str, pathlib.PurePosixPath),
     np.ndarray: _kind("ndarray", _array, _array_again),
-    np.random.Generator: _kind("np.Generator", _generator, lambda d: np.random.Generator(_bit_generator(d))),
+    np.random.Generator: _kind(
+        "np.Generator", lambda v: _bits(v.bit_generator), lambda d: np.random.Generator(_bit_generator(d))
+    ),
     np.random.RandomState: _kind("np.RandomState", lambda v: v.get_state(), lambda d: _random_state(d)),  # noqa: PLW0108
     random.Random: _kind("Random", _random, _random_again),
     torch.Generator: _kind("torch.Generator", _torch_generator, _torch_generator_again),
@@ -368,7 +377,7 @@ def _enum_up(data: Any, up: Up) -> Any:
 
 
 _SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
-_BIT_GENERATOR = _kind("np.BitGenerator", lambda v: dict(v.state), _bit_generator)
+_BIT_GENERATOR = _kind("np.BitGenerator", _bits, _bit_generator)
 _NAMED_TUPLE = Kind(
     "namedtuple",
     lambda v, down: (

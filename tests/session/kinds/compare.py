@@ -67,11 +67,11 @@ def _opened(value: Any) -> Any:  # noqa: PLR0911  (a case per kind)
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
-        return dict(value.bit_generator.state)
+        return _opened(value.bit_generator)
     if isinstance(value, np.random.RandomState):
         return value.get_state()
     if isinstance(value, np.random.BitGenerator):
-        return dict(value.state)
+        return {"state": dict(value.state), "seed": dict(value.seed_seq.state)}
     if isinstance(value, torch.Generator):
         return value.get_state()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

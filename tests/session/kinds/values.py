@@ -414,11 +414,19 @@ SCALARS: dict[str, Make] = {
     "UUID": lambda n: uuid.UUID(int=n),
     "torch types and devices": lambda n: [torch.bfloat16, torch.device("cpu"), ...],
 }
+
+
+def _with_children(generator: np.random.Generator, count: int) -> np.random.Generator:
+    generator.spawn(count)
+    return generator
+
+
 GENERATORS: dict[str, Make] = {
     "random.Random": lambda n: _advanced(random.Random(3), n),
     "numpy Generator": lambda n: _advanced(np.random.default_rng(3), n),
     "numpy Generator, other bits": lambda n: _advanced(np.random.Generator(np.random.MT19937(3)), n),
     "numpy Philox": lambda n: _advanced(np.random.Generator(np.random.Philox(3)), n),
+    "numpy Generator with children": lambda n: _with_children(np.random.default_rng(3), n),
     "numpy RandomState": lambda n: _advanced(np.random.RandomState(3), n),
     "numpy RandomState after a Gaussian": lambda n: np.random.RandomState(n).get_state(),
     "torch.Generator": _torch_generator,
