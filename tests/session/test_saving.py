@@ -16,7 +16,7 @@ from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, slot_files
-from holdfast.storage.checkpoints.save.transfer import Transfer
+from holdfast.storage.checkpoints.save.transfer import Move, Route, Transfer
 from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
 from tests.session.small import contents, run, session_of, train, training
@@ -68,6 +68,17 @@ def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> Non
     assert session_of(agent, (3, agent.shard(0, 3))).restore(fresh) == 3
     assert torch.equal(fresh["model"][0].weight, torch.full((4, 3), 7.0))
     assert torch.equal(fresh["model"].more, torch.ones(3))
+
+
+@pytest.mark.parametrize("view", [torch.conj, lambda each: each.conj().imag])
+def test_a_view_that_is_computed_when_it_is_read_is_copied_as_what_it_is(
+    view: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """The memory of a conjugated or negated tensor has other bytes than the tensor."""
+    source = view(torch.randn(40_000, dtype=torch.complex64))
+    target = torch.empty(source.shape, dtype=source.dtype)
+    Transfer(Route([Move(source, target, 0)])).run(lambda _: None)
+    assert torch.equal(target, source.resolve_conj().resolve_neg())
 
 
 def test_the_bytes_are_those_of_the_boundary(make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,10 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def _is_plain(move: Move) -> bool:
-    return move.source.device.type == "cpu" and move.source.is_contiguous() and not move.source.is_neg()
+    """Return whether the bytes in memory are what the tensor holds."""
+    source = move.source
+    lazy = source.is_conj() or source.is_neg()
+    return source.device.type == "cpu" and source.is_contiguous() and not lazy
 
 
 def _cut(move: Move) -> list[_Stretch]:
