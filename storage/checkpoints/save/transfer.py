@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -185,35 +185,49 @@ def _cut(move: Move) -> list[_Stretch]:
 
 
 class DeviceLane:
-    """A CUDA stream for copies to the host, and the pages that are pinned for it."""
+    """CUDA streams for copies to the host: one for each device that the rank's tensors lie on."""
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def start(self, moves: Sequence[Move]) -> DeviceCopy:
-        """Copy as soon as the work that is queued on the current stream is done."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.no_grad(), torch.cuda.stream(self._stream):
+        """Copy as soon as the work that is queued on the current streams is done."""
+        by_device: dict[torch.device, list[Move]] = {}
+        for move in moves:
+            by_device.setdefault(move.source.device, []).append(move)
+        return DeviceCopy({device: self._copy(device, some) for device, some in by_device.items()})
+
+    def _copy(self, device: torch.device, moves: Sequence[Move]) -> torch.cuda.Event:
+        """Copy from one device: a copy runs on a stream of the device that it comes from, whichever is current."""
+        stream = self._streams.get(device)
+        if stream is None:
+            stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.no_grad(), torch.cuda.stream(stream):
             for move in moves:
                 move.target.copy_(move.source, non_blocking=True)
                 # The allocator must not hand the memory out again before the copy is done.
-                move.source.record_stream(self._stream)
-            return DeviceCopy(self._stream.record_event())
+                move.source.record_stream(stream)
+            event: torch.cuda.Event = stream.record_event()
+        return event
 
 
 @dataclass(frozen=True)
 class DeviceCopy:
-    """A copy under way on the device."""
+    """A copy under way."""
 
-    event: torch.cuda.Event
+    events: Mapping[torch.device, torch.cuda.Event]
+    """The end of it, on each device."""
 
     def before_update(self) -> None:
-        """Have the current stream, on which the optimizer runs, wait for the copy; returns at once."""
-        torch.cuda.current_stream().wait_event(self.event)
+        """Have the current streams, on which the optimizer runs, wait for the copy; returns at once."""
+        for device, event in self.events.items():
+            torch.cuda.current_stream(device).wait_event(event)
 
     def synchronize(self) -> None:
         """Wait for the copy."""
-        self.event.synchronize()
+        for event in self.events.values():
+            event.synchronize()
 
 
 def pin(buffer: mmap.mmap) -> None:
