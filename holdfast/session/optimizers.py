@@ -286,7 +286,7 @@ class OptimizerPart:
         shared = [(key, decoder.value(node)) for key, node in self._shared]
         self._load_groups(params, tensors)
         if not updates_plainly(self.optimizer):
-            more = {} if self._more_then is None else decode(self._more_then, tensors)
+            more: Mapping[str, Any] = {} if self._more_then is None else decode(self._more_then, tensors)
             self._load_by_its_own(params, values, more)
         state = self.optimizer.state
         if updates_plainly(self.optimizer) or not _holds(state, params, values):

@@ -98,7 +98,7 @@ class Decaying(torch.optim.SGD):
         super().__init__(params, 0.1, momentum=0.9)
         self.seen, self.scale = 0, torch.ones(2)
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         self.seen, self.scale = self.seen + 1, self.scale * 0.9
         for group in self.param_groups:
             group["lr"] = 0.1 * float(self.scale[0]) / self.seen
@@ -120,7 +120,7 @@ class Around(torch.optim.Optimizer):
         super().__init__(held, {})
         self.inner = torch.optim.Adam(held, 0.1)
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         return self.inner.step(closure)
 
 
