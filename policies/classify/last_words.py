@@ -56,6 +56,14 @@ _GIVEN_UP = re.compile(
     r"|after \d{1,4} (?:retries|attempts|tries)|no more retries",
     re.IGNORECASE,
 )
+_FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
+_AFTER = re.compile(
+    r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
+    r"|.{0,200}resource_tracker: There appear to be"
+    r"|wandb:(?:\s*$|  |\W{0,8}(?:View |Find logs at|Synced |Waiting for |Run (?:history|summary)|You can sync ))",
+    re.IGNORECASE,
+)
+"""Begins a line that may follow the exception of which a program ends: of its message, or of its exit functions."""
 GRAVITY: Mapping[str, int] = {
     "gpu": 5,
     "crash": 4,
@@ -100,6 +108,30 @@ def from_log(log: str) -> dict[str, str]:
         "message": (last["message"] or "") + (more[0] if more else "") if last else "",
         "traceback": text[_first_of_chain(text, start) : end],
     }
+
+
+def frames_at_end(log: str) -> list[tuple[str, int, str]]:
+    """Return file, line and function of each frame of the traceback that the log ends with, the deepest last.
+
+    Empty where the log goes on after it, or the line before it announces that the program continues: an exception that
+    was only logged is not what the process ended with.
+    """
+    text = _PREFIX.sub("", plain(log))
+    start, end = _last_raised(text)
+    if start < 0 or handled(text[:start].rstrip().rpartition("\n")[2]):
+        return []
+    rest = text[start + len(START) : end]
+    if (last := _LAST_LINE.search(rest)) is None:
+        return []
+    further = rest[last.end() :].splitlines()
+    ignored = [
+        line
+        for line in text[end:].splitlines()
+        if not line.startswith((_IGNORED, START)) and not _LAST_LINE.match(line)
+    ]
+    if not all(_AFTER.match(line) for line in (*further, *ignored)):
+        return []
+    return [(file, int(line), name or "<module>") for file, line, name in _FRAME.findall(rest[: last.start()])]
 
 
 def _last_raised(text: str) -> tuple[int, int]:

@@ -69,6 +69,8 @@ class Item(Frozen):
     tested: bool = True
     """Of a tool: False where it reports on no device, which is neither good nor bad."""
     exit_code: int = 1
+    code: str = ""
+    """Folder of the job's code, where the log names files in it."""
     error: Mapping[str, Any] = Field(default_factory=dict)
     """Last words of the rank, where it sent any: error_type, message, user_frame, module."""
 

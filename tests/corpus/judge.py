@@ -115,7 +115,7 @@ def _exit(item: Item) -> Alert:
     if error:
         last = f"{module + '.' if module else ''}{error['error_type']}: {error.get('message', '')}"
         error = {"at": NOW, "traceback": f"Traceback (most recent call last):\n{last}", **error}
-    evidence: dict[str, Any] = exits.evidence(item.exit_code, error or None, item.text)
+    evidence: dict[str, Any] = exits.evidence(item.exit_code, error or None, item.text, item.code)
     return Alert(
         kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=evidence
     )

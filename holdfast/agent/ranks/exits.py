@@ -29,6 +29,7 @@ _HERE = str(Path(__file__).absolute().parents[2])
 _OUR_FOLDERS = tuple(
     os.path.join(_HERE, name, "") for name in ("agent", "data", "integrations", "session", "storage")
 )
+_SESSION = os.path.join("holdfast", "session", "session.py")
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -95,16 +96,46 @@ def _ours(traceback: str) -> bool:
     return bool(files) and files[-1].startswith(_OUR_FOLDERS)
 
 
-def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) -> dict[str, Any]:
+def _from_log(exit_code: int | None, end: str, code: str) -> dict[str, Any]:
+    """Return the exception that the log names; its place in the job's code, where the process ended with it.
+
+    A program that prints its traceback itself leaves with status 1 (Hydra, Lightning's command line, click).
+    """
+    log = last_words.recent(end)
+    found: dict[str, Any] = dict(last_words.from_log(log))
+    frames = last_words.frames_at_end(log) if code and found and exit_code == 1 else []
+    if not frames:
+        return found
+    names = {name for _, _, name in frames}
+    inside = any(name == "restore" and file.endswith(_SESSION) for file, _, name in frames)
+    places = (_place(frame, code) for frame in reversed(frames))
+    return found | {
+        "user_frame": next((place for place in places if place), None),
+        "restoring": inside and "require_room" not in names,
+    }
+
+
+def _place(frame: tuple[str, int, str], code: str) -> str | None:
+    file, line, name = frame
+    if file.startswith("<"):
+        return None
+    path = os.path.normpath(os.path.join(code, file))
+    return f"{os.path.relpath(path, code)}:{line} in {name}" if path.startswith(code + os.sep) else None
+
+
+def evidence(
+    exit_code: int | None, failed: Mapping[str, Any] | None, log: str, code: str = ""
+) -> dict[str, Any]:
     """Return the evidence of a ``rank_exit`` alert.
 
     Args:
         exit_code: as ``multiprocessing`` gives it (negative: the signal); None when it was not observed.
         failed: the rank's ``failed`` datagram, if it came.
         log: the end of its log.
+        code: folder of the job's code, without links; empty where it is not known.
     """
     end = _end(log)
-    said = failed or last_words.from_log(last_words.recent(end))
+    said = failed or _from_log(exit_code, end, code)
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
     found = reason(exit_code, said, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}

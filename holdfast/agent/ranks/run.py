@@ -78,6 +78,8 @@ class Run:
         self.machine = machine
         self.folder = folder
         """The machine's folder."""
+        self.code = ""
+        """Folder of the job's code as its processes see it, without links."""
         self.controls: dict[int, wire.Control] = {}
         self.processes: dict[int, Watched] = {}
         self.board: RankTable | None = None
@@ -136,6 +138,7 @@ class Run:
         if self._remains is not None:
             await self._remains.clear()
         self._on_exit = on_exit
+        self.code = os.path.realpath(code)
         socket = self._memory.root / "sock" / self.name
         self.board = RankTable(socket, self.start.epoch, self.start.ranks, events, self._limits)
         for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):

@@ -101,7 +101,7 @@ class Watch:
             self.report(run, done=(process.rank,))
             return
         failed = run.board.rows[process.rank].failed if run.board else None
-        found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank))
+        found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank), run.code)
         if run.board and (row := run.board.rows[process.rank]).steps_done:
             found["step"] = row.step
         self.alert(run, AlertKind.RANK_EXIT, process.rank, found)

@@ -29,6 +29,24 @@ def test_without_the_last_words_the_log_is_read() -> None:
     assert found["user_frame"] is None
 
 
+def test_a_traceback_at_the_end_of_the_log_has_its_place(tmp_path: Path) -> None:
+    """A script that prints its exception itself and leaves with status 1; not where the log goes on, nor of a kill."""
+    code = str(tmp_path)
+    assert exits.evidence(1, None, TRACE, code)["user_frame"] == "train.py:9 in <module>"
+    assert exits.evidence(1, None, TRACE.replace("train.py", f"{code}/a/b.py"), code)["user_frame"] == (
+        "a/b.py:9 in <module>"
+    )
+    for exit_code, log in ((1, TRACE + "loading the model\n"), (-9, TRACE), (3, TRACE)):
+        assert not exits.evidence(exit_code, None, log, code).get("user_frame")
+
+
+def test_a_printed_error_of_a_restore_is_about_the_state(tmp_path: Path) -> None:
+    """What was raised while the saved state was loaded is no error of the script, though the script printed it."""
+    frame = '  File "/opt/holdfast/session/session.py", line 7, in restore'
+    log = TRACE.replace("TypeError", f"{frame}\nTypeError")
+    assert "unsupported operand" in exits.evidence(1, None, log, str(tmp_path))["unloadable"]
+
+
 def test_last_words_win_over_the_log() -> None:
     """What the rank said itself is exact."""
     said = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
