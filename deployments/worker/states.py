@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 from uuid import UUID
 
-import psutil
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -22,9 +20,9 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelled, Crashed, Pending
 from prefect.utilities.engine import propose_state
 
+from holdfast import process_name
 from holdfast.errors import RefusedError
 
-HOST = os.uname().nodename
 _WORKER_LABEL = "prefect.worker.name"
 
 
@@ -104,7 +102,7 @@ async def sweep(client: PrefectClient, pool: str, worker: str, under_way: set[UU
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
     ):
         mine = seen.labels.get(_WORKER_LABEL) == worker and seen.id not in under_way
-        # As the process worker of Prefect writes it: whose process it is shows by the host.
-        host, _, pid = (seen.infrastructure_pid or "").rpartition(":")
-        if mine and host == HOST and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+        # Whose process it is shows by the host in its name, as the process worker of Prefect writes it, too.
+        name = seen.infrastructure_pid or ""
+        if mine and ":" in name and process_name.lives(name) is False:
             await finish(client, seen.id, "its worker")

@@ -174,9 +174,10 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
 
         A moment later, because the run's own first calls meet these at the server's database.
         """
+        name = process_name.name_of(pid)
         await asyncio.sleep(LABEL_DELAY_S)
         with contextlib.suppress(httpx.HTTPError, ObjectNotFound):
-            await self.client.update_flow_run(flow_run_id, infrastructure_pid=f"{states.HOST}:{pid}")
+            await self.client.update_flow_run(flow_run_id, infrastructure_pid=name)
             await self._give_worker_labels_to_flow_run(flow_run_id)
 
     async def _report_end(self, run: _Run, status: int) -> None:

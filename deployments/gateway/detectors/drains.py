@@ -33,7 +33,9 @@ class DrainedMachines:
         for alert in due:
             if alert.fingerprint not in self._asked:
                 (outcome,) = await self._correlator.accept_all([alert])
-                if outcome.error != StaleError.__name__:  # else it is asked again: an incident was just closed
+                if (
+                    outcome.error != StaleError.__name__
+                ):  # else it is asked again: an incident was just closed
                     self._asked.add(alert.fingerprint)
 
     def _alert(self, leaving: Leaving) -> Alert | None:

@@ -57,9 +57,7 @@ class Opening:
         """
         site, job = self._site, facts.job
         if found.incident_class not in BESIDE_TRAINING:
-            await asyncio.to_thread(
-                give_way, site.ledger, job.name, found.incident_class, context.now
-            )
+            await asyncio.to_thread(give_way, site.ledger, job.name, found.incident_class, context.now)
             facts = facts.of_what_stops()
         ended = (facts.yields.id, overtake.handed_over(facts.yields, found)) if facts.yields else None
         # What was noted earlier without acting on it is part of the story: it may have decided the class.

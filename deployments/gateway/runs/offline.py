@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.agent.ranks import proc
+from holdfast import process_name
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
 from holdfast.models.alert import Incident
 from holdfast.paths import log_dir
@@ -21,7 +21,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def spawn(home: Path, incident: Incident) -> str:
-    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:HOST:PID@TICKS:STARTED``."""
+    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:PROCESS:STARTED``."""
     # Asking the ended ones for their status takes them out of the process table.
     _children[:] = [child for child in _children if child.poll() is None]
     log_dir(home).mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,7 @@ def spawn(home: Path, incident: Incident) -> str:
             env=os.environ | {"HOLDFAST_HOME": str(home.resolve())},
         )
     _children.append(process)
-    started = psutil.Process(process.pid).create_time()
-    return f"{_PREFIX}{os.uname().nodename}:{process.pid}@{_ticks(process.pid)}:{started:.2f}"
+    return f"{_PREFIX}{process_name.name_of(process.pid)}:{psutil.Process(process.pid).create_time():.2f}"
 
 
 def is_offline(run_id: str) -> bool:
@@ -69,23 +68,14 @@ def lives(pid: str | None, started: str = "") -> bool | None:
     """Return whether a process is alive, if that can be seen from here.
 
     Args:
-        pid: its number, or ``host:number``; None is returned for one of another host. With ``@ticks``, from the boot
-            to its start: these distinguish it from a later process with the same number, also where the clock is set.
-        started: distinguishes it where no ticks are given, as earlier releases gave none.
+        pid: its name (:mod:`holdfast.process_name`); None is returned for one of another host.
+        started: distinguishes it from a later process with the same number, where its name does not.
     """
-    host, _, number = (pid or "").rpartition(":")
-    number, _, ticks = number.partition("@")
-    if host not in ("", os.uname().nodename) or not number.isdecimal():
-        return None
+    if "@" in (pid or "") or not started:
+        return process_name.lives(pid)  # its name distinguishes it
+    if (alive := process_name.lives(pid)) is not True:
+        return alive
     try:
-        process = psutil.Process(int(number))
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return ticks == _ticks(process.pid) if ticks else started in ("", f"{process.create_time():.2f}")
+        return started == f"{psutil.Process(int((pid or '').rpartition(':')[2])).create_time():.2f}"
     except psutil.Error:
         return False
-
-
-def _ticks(pid: int) -> str:
-    _, fields = proc.stat(pid)
-    return str(int(fields[19])) if fields else ""
