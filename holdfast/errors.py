@@ -106,6 +106,10 @@ class SilentError(UnavailableError):
     """No answer, not even a refusal: the other side may be gone, or run on where it cannot be reached."""
 
 
+class UndyingError(UnavailableError):
+    """Processes of a job are still there after SIGKILL: nothing is started beside them, for any job."""
+
+
 class WaitError(UnavailableError):
     """A service that a restore needs does not answer now; nothing was started, and it is retried after a pause."""
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError, UnknownError
+from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError, UndyingError, UnknownError
 from holdfast.models.agent import Fence
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
@@ -68,7 +68,8 @@ async def free_machines(ctx: Context, job_name: str) -> None:
 async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None:
     """Give machines that serve a job without need back to the standby pool: see :func:`free_machines`.
 
-    One of a job that has ended whose agent does not answer stays with it: its ranks may run on.
+    One of a job that has ended whose agent does not answer stays with it: its ranks may run on. So does one with
+    processes that do not die, whatever the job's state.
 
     Raises:
         StaleError: the job has not ended, and is being changed or has a slot for one of them.
@@ -87,6 +88,10 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
         # Its ranks may run on there: another job must not get it. The gateway asks again, until it is found dead.
         _log.warning("job %s: %s keep what it left: no answer", job.name, join_names(silent))
         machines = [machine for machine in machines if machine.name not in silent]
+    if undying := [name for name, answer in forgot.items() if isinstance(answer, UndyingError)]:
+        # The gateway asks again, until they are gone, or a person evicts the machine.
+        _log.warning("job %s: %s keep what does not die: %s", job.name, join_names(undying), forgot[undying[0]])
+        machines = [machine for machine in machines if machine.name not in undying]
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
     ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job.name)
     failed: list[HoldfastError] = []

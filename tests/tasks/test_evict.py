@@ -10,7 +10,7 @@ from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied, require_unit
-from holdfast.errors import SilentError, StaleError
+from holdfast.errors import SilentError, StaleError, UndyingError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
@@ -226,6 +226,32 @@ async def test_a_machine_that_does_not_answer_stays_with_the_job_that_has_ended(
     assert ctx.ledger.machine("m0").state is MachineState.STANDBY
     left = ctx.ledger.machine("m1")
     assert (left.state, left.job, engine.evicted) == (MachineState.ACTIVE, "gpt", [])
+
+
+@pytest.mark.parametrize("state", [JobState.STOPPED, JobState.SCALED_TO_ZERO])
+async def test_a_machine_with_processes_that_do_not_die_is_no_standby(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch, state: JobState
+) -> None:
+    """The job that got it could start nothing there. Once they are gone it is given back."""
+    left = ["m1"]
+
+    async def fit(*_: object) -> str:
+        return ""
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        return {each.name: UndyingError("state D") if each.name in left else None for each in machines}
+
+    monkeypatch.setattr(stop, "why_unfit", fit)
+    monkeypatch.setattr(stop.fleet, "ask", ask)
+    machines = ctx.ledger.machines_named(["m0", "m1"])
+    job = ctx.ledger.set_job("gpt", state=state, machines=())
+    await stop.give_back(ctx, job, machines)
+    assert ctx.ledger.machine("m0").state is MachineState.STANDBY
+    assert (ctx.ledger.machine("m1").state, ctx.ledger.machine("m1").job) == (MachineState.ACTIVE, "gpt")
+    left.clear()
+    await stop.give_back(ctx, job, machines[1:])
+    assert ctx.ledger.machine("m1").state is MachineState.STANDBY
+    assert engine.evicted == []
 
 
 async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(

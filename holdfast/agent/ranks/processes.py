@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 
 from holdfast.agent.ranks import proc, trackers
-from holdfast.errors import UnavailableError
+from holdfast.errors import UndyingError
 
 _GONE_S = 8.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -108,7 +108,7 @@ async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
     Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and those left then, get SIGKILL.
 
     Raises:
-        UnavailableError: one does not die (stuck in the kernel); its machine should be evicted.
+        UndyingError: one does not die (stuck in the kernel); its machine should be evicted.
     """
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
@@ -137,7 +137,7 @@ async def _kill(alive: Sequence[Watched]) -> None:
     _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
     if left:
         stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]
-        raise UnavailableError(
+        raise UndyingError(
             f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
         )
 

@@ -25,7 +25,7 @@ from holdfast.agent.ranks import marks, proc, trackers
 from holdfast.agent.ranks.epoch_groups import EpochGroups
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.proc import Known
-from holdfast.errors import UnavailableError
+from holdfast.errors import UndyingError
 from holdfast.paths import ENV_AGENT, of_agent
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Remains:
             spared: ranks that live on; all that is below them stays.
 
         Raises:
-            UnavailableError: something cannot be ended.
+            UndyingError: something cannot be ended.
         """
         ended = await self._in_thread(lambda: self._left(run, alone=alone, spared=spared))
         self._groups.close(run)
@@ -93,7 +93,7 @@ class Remains:
         """End what earlier agents of this machine left, unless that was done.
 
         Raises:
-            UnavailableError: something cannot be ended; the next call tries again.
+            UndyingError: something cannot be ended; the next call tries again.
         """
         if not self._clear:
             if ended := await self._in_thread(self._of_former_agents):
@@ -118,7 +118,7 @@ class Remains:
             left = find()
             empty = 0 if left else empty + 1
             if left and time.monotonic() > deadline:
-                raise UnavailableError(_cannot(left, self._gone_s))
+                raise UndyingError(_cannot(left, self._gone_s))
             for process in left:
                 if time.monotonic() > began + tidy or not trackers.tidies(proc.command(process.pid)):
                     process.send(signal.SIGKILL)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from holdfast.agent.roles.replica import Means, Supervised
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import HoldfastError, UndyingError
 from holdfast.models.roles import TRAINER, Plan, Replica, ReplicaPhase, ReplicaState, RolesOfJob
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,11 @@ class Supervisor:
         live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
         started = any(each.running or each.phase in live for each in self._replicas.values())
         return started or any(key not in self._replicas for key in self._wanted())
+
+    @property
+    def present(self) -> bool:
+        """Whether any replica is here: what it started may have no mark."""
+        return bool(self._replicas)
 
     def take(self, plan: Plan | None) -> None:
         """Go by ``plan`` from now on (None: by the present one); returns at once."""
@@ -97,7 +102,7 @@ class Supervisor:
         """End the replicas of a job that has ended, also where the plan still has them.
 
         Raises:
-            UnavailableError: some do not die; they are ended as soon as they can be.
+            UndyingError: some do not die; they are ended as soon as they can be.
         """
         left = tuple(each for each in self._plan.jobs if each.job != job)
         self._plan = self._plan.model_copy(update={"jobs": left})
@@ -107,7 +112,7 @@ class Supervisor:
             self._means.files.forget(job)
         if not done:
             self._news.set()
-            raise UnavailableError(f"replicas of job {job} do not die: see agent.log")
+            raise UndyingError(f"replicas of job {job} do not die: see agent.log")
 
     async def stop_all(self) -> None:
         """End every replica, as when the agent ends or is cut off; the next plan starts them again."""
