@@ -184,6 +184,7 @@ class Agent(Commands):
             self._reporter.hurry,
         )
         self.roles = Supervisor(means, self._supply.code, self.jobs.live)
+        self.jobs.replicas_here = lambda: self.roles.present
         roots = Roots.of(home, machine, settings)
         looking, self._vitals = detectors(machine, home, settings, policy, roots)
         self._inspector = Inspector(machine, looking, policy.intervals, self._emit)

@@ -69,6 +69,8 @@ class Jobs:
         self._events = events
         self._on_exit = on_exit
         self._make_ahead = make_ahead or make_run
+        self.replicas_here: Callable[[], bool] = lambda: False
+        """Whether replicas of roles are on this machine: what they started may have no mark."""
         self.survivors = Survivors(
             lambda run: run.stop(alone=self._alone(run.start.job)), lambda job: self._locks[job]
         )
@@ -316,8 +318,10 @@ class Jobs:
         return stopped
 
     def _alone(self, job: str) -> bool:
-        """Return whether all ranks of this machine are of ``job``, its replays counted in."""
-        return base_job(job) not in self.ahead and all(base_job(name) == base_job(job) for name in self.runs)
+        """Return whether all ranks here are of ``job``, its replays counted in, and no replicas are here."""
+        if self.replicas_here() or base_job(job) in self.ahead:
+            return False
+        return all(base_job(name) == base_job(job) for name in self.runs)
 
     async def _end_store(self, job: str, epoch: int | None) -> None:
         """End the job's store if it is of ``epoch`` or older (None: of any)."""

@@ -3,7 +3,7 @@
 Every process that comes from a rank is below the fork server in the tree of processes
 (:mod:`holdfast.agent.ranks.adopting`). Its *mark* identifies the rank: the path of the rank's control page, in the
 environment that a program was executed with, and in the name of a mapping that a plain fork inherits. A process that
-has neither gave up its environment; it is of the only job that runs here, and is left alone where there are several.
+has neither gave up its environment; it is of the only job that runs here, and is left alone where there are several, or replicas of roles.
 Where an epoch has a control group of its own (:mod:`holdfast.agent.ranks.epoch_groups`), all its members are the
 epoch's.
 """
@@ -73,7 +73,7 @@ class Remains:
 
         Args:
             run: its name, with which its control pages begin.
-            alone: no other job has ranks here; a process without a mark is of this one.
+            alone: no other job has ranks here, and no role a replica; a process without a mark is of this one.
             spared: ranks that live on; all that is below them stays.
 
         Raises:

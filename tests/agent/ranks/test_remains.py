@@ -371,6 +371,24 @@ async def test_nothing_starts_beside_what_is_left(tmp_path: Path) -> None:
     assert tried == ["stop", "stop"]
 
 
+def test_a_job_beside_replicas_is_not_alone() -> None:
+    """A process without a mark may be one that a replica started, of this job or of another."""
+    some: Any = SimpleNamespace()
+    jobs = Jobs(
+        forks=some,
+        memory=some,
+        supply=some,
+        metrics=some,
+        host="",
+        make_run=some,
+        events=some,
+        on_exit=some,
+    )
+    assert jobs._alone("toy")
+    jobs.replicas_here = lambda: True
+    assert not jobs._alone("toy")
+
+
 async def test_a_program_that_just_begins_is_not_taken_for_one_without_a_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
