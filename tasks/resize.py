@@ -8,6 +8,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
+from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.operations import resize
 from holdfast.operations.provision import provision_for_now
@@ -54,22 +55,34 @@ async def shrink(case: RecoveryContext) -> None:
     job = case.job_now()
     if job.spec.elastic is None:
         return
+    for action in case.ctx.ledger.actions(case.incident_id):
+        # A run that was killed after it had shrunk the job, and before that was recorded.
+        lost = action.intent.get("lacking", ())
+        if action.kind == "shrink" and action.state is not ActionState.DONE and lost:
+            size, dropped = int(action.intent["to"]), tuple(action.intent["dropped"])
+            if size == len(job.machines) and not {*lost}.intersection(job.machines):
+                shrunk = elastic.Shrunk(machines=size, dropped=dropped)
+                await _drop(case, shrunk, list(lost), action.key.removeprefix("shrink:"))
     lacking = {slot: m.name for slot, m in enumerate(case.machines_now()) if not m.serves(case.job)}
     smaller = elastic.shrink(job.spec, frozenset(lacking), at_hand(case.ctx, list(lacking.values())))
     if smaller is not None:
-        await _drop(case, smaller, sorted(lacking.values()))
+        await _drop(case, smaller, sorted(lacking.values()), f"{case.life}:{smaller.machines}")
 
 
 @task(task_run_name="shrink {case.job} to {smaller.machines} machines")
-async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[str]) -> None:
-    async def act() -> dict[str, Any]:
-        job = case.job_now()
-        left = [name for slot, name in enumerate(job.machines) if slot not in smaller.dropped]
-        case.ledger.set_job(case.job, machines=left, spec=job.spec.resized(smaller.machines))
-        return {"from": job.spec.machines, "to": smaller.machines, "lacking": lacking}
+async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[str], target: str) -> None:
+    # As it was when this was begun: repeated, the job may have its new size already.
+    before = {"from": case.job_now().spec.machines, "lacking": lacking, **case.begun("shrink", target)}
 
-    intent = {"to": smaller.machines, "dropped": list(smaller.dropped)}
-    done = await case.once("shrink", f"{case.life}:{smaller.machines}", intent, act)
+    async def act() -> dict[str, Any]:
+        machines = case.job_now().machines
+        if len(machines) != smaller.machines or {*before["lacking"]}.intersection(machines):
+            left = [name for slot, name in enumerate(machines) if slot not in smaller.dropped]
+            case.ledger.set_size(case.job, left)
+        return {"from": before["from"], "to": smaller.machines, "lacking": before["lacking"]}
+
+    intent = {"to": smaller.machines, "dropped": list(smaller.dropped), "from": before["from"], "lacking": lacking}
+    done = await case.once("shrink", target, intent, act)
     get_run_logger().warning(
         "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]
     )

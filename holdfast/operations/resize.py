@@ -69,11 +69,14 @@ def place(ledger: Ledger, job: Job, machines: int, *, wanted: bool = False) -> J
     Raises:
         RefusedError: it cannot have so many, or too few serve it.
     """
-    spec = spec_for(job, machines, wanted=wanted)
+    spec_for(job, machines, wanted=wanted)
     names = [*job.machines, *(machine.name for machine in unplaced(ledger, job))][:machines]
     if len(names) < machines:
         raise RefusedError(f"job {job.name}: {len(names)} machines serve it, not {machines}")
-    return ledger.set_job(job.name, machines=names, spec=spec)
+    try:
+        return ledger.set_size(job.name, names, wanted=wanted)
+    except ValueError as error:
+        raise RefusedError(f"job {job.name}: {_reason(error)}") from None
 
 
 async def release_unplaced(ctx: Context, job_name: str) -> None:

@@ -130,6 +130,23 @@ class Jobs(Connection):
             row.spec = JobSpec.model_validate(row.spec).with_role(role, replicas).model_dump(mode="json")
             return row.to(Job)
 
+    def set_size(self, name: str, machines: Sequence[str], *, wanted: bool = False) -> Job:
+        """Give the job these machines, and a spec of their number; all else in it stays: a role may be scaled meanwhile.
+
+        ``wanted`` is as in :meth:`.JobSpec.resized`.
+
+        Raises:
+            UnknownError: no such job.
+            ValueError: the job cannot have so many.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            spec = JobSpec.model_validate(row.spec)
+            if spec.elastic is not None or len(machines) != spec.machines:
+                row.spec = spec.resized(len(machines), wanted=wanted).model_dump(mode="json")
+            row.machines = list(machines)
+            return row.to(Job)
+
     def want_size(self, name: str, machines: int) -> Job:
         """Have an elastic job that has so many machines keep this size; one that has another by now stays as it is.
 

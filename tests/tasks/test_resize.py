@@ -12,6 +12,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import LimitError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Elastic, JobSpec, JobState
+from holdfast.models.machine import MachineState
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.tasks import detect, limits, resize
@@ -108,3 +109,30 @@ def test_a_job_that_a_person_stopped_meanwhile_stays_so(ctx: Context, state: Job
     resize.leave_at_zero(asked_for(ctx, 2))
     stays = state is JobState.STOPPED
     assert ctx.ledger.job(JOB).state is (JobState.STOPPED if stays else JobState.SCALED_TO_ZERO)
+
+
+async def test_a_shrink_whose_record_was_lost_is_recorded_by_the_next_attempt(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in between: the job has its new size, and what it does without is known from the intent."""
+    ctx.ledger.claim_standbys(JOB, 4)
+    ctx.ledger.set_job(JOB, machines=("m0", "m1", "m2", "m3"), state=JobState.RECOVERING)
+    ctx.ledger.set_machine("m3", state=MachineState.CORDONED, job=None)
+    case = asked_for(ctx, 3)
+    monkeypatch.setattr(resize, "_drop", resize._drop.fn)
+    finish = type(ctx.ledger).finish
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(ctx.ledger), "finish", killed)
+    with disable_run_logger():
+        with pytest.raises(KeyboardInterrupt):
+            await resize.shrink(case)
+        assert case.done("shrink") == []
+        monkeypatch.setattr(type(ctx.ledger), "finish", finish)
+        for _ in range(2):
+            await resize.shrink(case)
+    assert ctx.ledger.job(JOB).machines == ("m0", "m1", "m2")
+    (action,) = case.done("shrink")
+    assert action.result == {"from": 4, "to": 3, "lacking": ["m3"]}

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 class _Kept:
     run: Run
     ends: asyncio.TimerHandle
+    turn: int
+    """Grows whenever they are kept for longer."""
 
 
 class AheadRuns:
@@ -48,6 +50,7 @@ class AheadRuns:
         self._kept: dict[str, _Kept] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending: set[asyncio.Task[None]] = set()
+        self._turn = 0
 
     def __contains__(self, job: object) -> bool:
         """Return whether ranks of ``job`` were started ahead."""
@@ -67,8 +70,9 @@ class AheadRuns:
                 run = known.run
                 known.ends.cancel()
             loop = asyncio.get_running_loop()
-            ends = loop.call_later(command.keep_s, self._over, start.job)
-            self._kept[start.job] = _Kept(run, ends)
+            self._turn += 1
+            ends = loop.call_later(command.keep_s, self._over, start.job, self._turn)
+            self._kept[start.job] = _Kept(run, ends, self._turn)
         return _state(run)
 
     async def take(self, start: Start) -> Run | None:
@@ -111,14 +115,17 @@ class AheadRuns:
             known.ends.cancel()
             await self._end(known.run)
 
-    def _over(self, job: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._give_up(job))
+    def _over(self, job: str, turn: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._give_up(job, turn))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _give_up(self, job: str) -> None:
+    async def _give_up(self, job: str, turn: int) -> None:
         try:
             async with self._locks[job]:
+                known = self._kept.get(job)
+                if known is None or known.turn != turn:
+                    return  # kept for longer, or taken over, as the time ran out
                 await self._drop(job)
             await self._unused(job)
         except HoldfastError as error:

@@ -142,6 +142,20 @@ async def test_ranks_that_are_not_wanted_in_time_end() -> None:
     assert (runs.ended, runs.unused) == (runs.launched, ["toy"])
 
 
+async def test_ranks_that_are_kept_for_longer_as_their_time_runs_out_stay() -> None:
+    """The timer has fired already, and what it asks for waits behind the renewal."""
+    runs = Runs()
+    await runs.keep()
+    async with runs.ahead._locks["toy"]:
+        renewed = asyncio.create_task(runs.keep())
+        await asyncio.sleep(0)  # it waits before what the timer asks for
+        runs.ahead._over("toy", runs.ahead._kept["toy"].turn)
+    await renewed
+    await asyncio.gather(*runs.ahead._ending)
+    assert (runs.ended, runs.unused) == ([], [])
+    assert "toy" in runs.ahead
+
+
 async def test_what_they_made_while_they_waited_is_removed_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError, UnknownError
-from holdfast.models.job import JobState
+from holdfast.models.job import Elastic, JobState
+from holdfast.models.roles import RoleSpec
 from holdfast.storage.ledger import Ledger
 from tests.storage.ledger.samples import running_job, spec
 
@@ -75,3 +76,18 @@ def test_an_unknown_job_is_named_with_those_there_are(ledger: Ledger) -> None:
     for ask in (ledger.job, ledger.next_epoch, ledger.set_job):
         with pytest.raises(UnknownError, match=r"no job 'gtp'\. Jobs: gpt"):
             ask("gtp")
+
+
+def test_another_size_keeps_what_was_changed_in_the_spec_meanwhile(ledger: Ledger) -> None:
+    """A role may be scaled while a playbook shrinks the job; a job that is not elastic keeps its size."""
+    cache = RoleSpec(script="cache.py", replicas=1)
+    sizes = Elastic(min=1, want=4, max=4)
+    ledger.add_job(spec().model_copy(update={"elastic": sizes, "roles": {"cache": cache}}), "v1")
+    ledger.scale_role("gpt", "cache", 3)
+    job = ledger.set_size("gpt", ["m0", "m1"])
+    assert (job.machines, job.spec.machines, job.spec.roles["cache"].replicas) == (("m0", "m1"), 2, 3)
+    assert job.spec.elastic is not None
+    assert job.spec.elastic.want == 4
+    with pytest.raises(ValueError, match="machines"):
+        ledger.set_size("gpt", [f"m{number}" for number in range(5)])
+    assert ledger.job("gpt") == job
