@@ -7,9 +7,10 @@ A body that is not as documented is an error, never a notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -57,10 +58,10 @@ class _AzureEvent(_Body):
 
 class _AzureEvents(_Body):
     incarnation: Annotated[int, Field(alias="DocumentIncarnation")]
-    events: list[_AzureEvent] = Field(alias="Events")
+    events: list[dict[str, object]] = Field(alias="Events")
 
 
-_EC2_EVENTS = TypeAdapter(list[_Ec2Event])
+_EC2_EVENTS = TypeAdapter(list[dict[str, object]])
 _EC2_CODES: Mapping[str, str] = {
     "instance-reboot": "the instance is rebooted",
     "system-reboot": "the host is rebooted",
@@ -95,22 +96,22 @@ def ec2_events(body: str) -> list[Notice]:
     Raises:
         ValueError: it is not as documented.
     """
-    notices = []
-    for event in _read(lambda: _EC2_EVENTS.validate_json(body), body):
-        if event.state != "active":
-            continue
-        if event.code not in _EC2_CODES:
-            raise ValueError(f"unknown event code {event.code!r}")
-        told = f"EC2: {_EC2_CODES[event.code]} from {event.not_before}"
-        notices.append(
-            Notice(
-                id=event.event_id,
-                source=MoveSource.MAINTENANCE,
-                text=f"{told} ({event.description})" if event.description else told,
-                deadline_at=_ec2_time(event.not_before),
-            )
-        )
-    return notices
+    return _of_each(_read(lambda: _EC2_EVENTS.validate_json(body), body), _ec2_event)
+
+
+def _ec2_event(given: dict[str, object]) -> Notice | None:
+    event = _read(lambda: _Ec2Event.model_validate(given), str(given))
+    if event.state != "active":
+        return None
+    if event.code not in _EC2_CODES:
+        raise ValueError(f"unknown event code {event.code!r}")
+    told = f"EC2: {_EC2_CODES[event.code]} from {event.not_before}"
+    return Notice(
+        id=event.event_id,
+        source=MoveSource.MAINTENANCE,
+        text=f"{told} ({event.description})" if event.description else told,
+        deadline_at=_ec2_time(event.not_before),
+    )
 
 
 def gce_maintenance(body: str) -> list[Notice]:
@@ -149,22 +150,49 @@ def azure(body: str, name: str) -> list[Notice]:
     Raises:
         ValueError: it is not as documented.
     """
-    notices = []
-    for event in _read(lambda: _AzureEvents.model_validate_json(body), body).events:
-        if name not in event.resources or event.event_type == "Freeze":
+    found = _read(lambda: _AzureEvents.model_validate_json(body), body)
+    return _of_each(found.events, partial(_azure_event, name))
+
+
+def _azure_event(name: str, given: dict[str, object]) -> Notice | None:
+    resources = given.get("Resources")
+    if isinstance(resources, list) and name not in resources:
+        return None
+    event = _read(lambda: _AzureEvent.model_validate(given), str(given))
+    if event.event_type == "Freeze":
+        return None
+    preempts = event.event_type == "Preempt"
+    told = f"Azure: {event.event_type.lower()} of this machine"
+    return Notice(
+        id=event.event_id,
+        source=MoveSource.PREEMPTION if preempts else MoveSource.MAINTENANCE,
+        text=f"{told} ({event.description})" if event.description else told,
+        # Empty once it has started.
+        deadline_at=_rfc(event.not_before) if event.not_before else None,
+    )
+
+
+def _of_each(
+    events: Sequence[dict[str, object]], read: Callable[[dict[str, object]], Notice | None]
+) -> list[Notice]:
+    """Return the notices of all events: one that is not as documented hides none of the others.
+
+    Raises:
+        ValueError: there is no notice, and an event is not as documented.
+    """
+    found: list[Notice] = []
+    problem: ValueError | None = None
+    for event in events:
+        try:
+            notice = read(event)
+        except ValueError as error:
+            problem = problem or error
             continue
-        preempts = event.event_type == "Preempt"
-        told = f"Azure: {event.event_type.lower()} of this machine"
-        notices.append(
-            Notice(
-                id=event.event_id,
-                source=MoveSource.PREEMPTION if preempts else MoveSource.MAINTENANCE,
-                text=f"{told} ({event.description})" if event.description else told,
-                # Empty once it has started.
-                deadline_at=_rfc(event.not_before) if event.not_before else None,
-            )
-        )
-    return notices
+        if notice is not None:
+            found.append(notice)
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 def _read(parse: Callable[[], Parsed], body: str) -> Parsed:

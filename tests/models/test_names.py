@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import time
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -157,6 +158,21 @@ def test_a_hostile_label_is_refused_by_name(label: str) -> None:
     sent = WebhookAlert(status="firing", labels={"alertname": "Xid", label: "../x"})
     with pytest.raises(SettingsError, match=f"{label.removeprefix('holdfast_')} '../x' is not"):
         alertmanager.parse(sent, "firing", 1.0)
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+00:00"])
+def test_a_time_without_a_zone_is_in_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the gateway's host is not the sender's: an alert would be hours old, or another signal."""
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    try:
+        sent = WebhookAlert.model_validate(
+            {"labels": {"alertname": "Xid", "machine": "m1"}, "startsAt": f"2026-03-01T00:00:00{zone}"}
+        )
+        assert alertmanager.parse(sent, "firing", 2e9).at == 1772323200.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

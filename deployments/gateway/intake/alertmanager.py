@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from holdfast import names
 from holdfast.errors import HoldfastError, SettingsError
@@ -31,6 +31,12 @@ class WebhookAlert(BaseModel):
     annotations: dict[Text, Text] = Field(default_factory=dict)
     startsAt: datetime | None = None  # noqa: N815  (Alertmanager's name)
     fingerprint: Text = ""
+
+    @field_validator("startsAt")
+    @classmethod
+    def _in_utc(cls, at: datetime | None) -> datetime | None:
+        """Take a time without a zone as UTC: that of this host is not the sender's."""
+        return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
 
 
 class Webhook(BaseModel):

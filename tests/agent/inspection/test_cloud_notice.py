@@ -179,6 +179,19 @@ def test_azure(metadata: Metadata) -> None:
     ]
 
 
+def test_an_event_that_is_not_known_hides_no_other(metadata: Metadata) -> None:
+    """Of the same body; one of another machine is none of ours, whatever it is."""
+    metadata.azure = {
+        "DocumentIncarnation": 3,
+        "Events": [AZURE_EVENT | {"EventType": "Nap"}, AZURE_EVENT],
+    }
+    assert metadata.alerts("azure") == [("preemption", "Azure: preempt of this machine", 1615856326.0)]
+    metadata.azure["Events"] = [AZURE_EVENT | {"EventType": "Nap", "Resources": ["another"]}]
+    assert metadata.alerts("azure") == []
+    metadata.events = json.dumps([EC2_EVENT | {"Code": "system-party"}, EC2_EVENT])
+    assert len(metadata.alerts("ec2")) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
