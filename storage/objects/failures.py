@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import parsedate_to_datetime
+
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -17,8 +20,11 @@ _TRANSIENT_CODES = frozenset(
     {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError", "ServiceUnavailable"}
 )
 _REFUSED_CODES = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_TOKEN_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
 _SKEWED_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 """Answers to requests signed at a time that is minutes off the store's."""
+_SKEWED_S = 600.0
+"""Stores refuse what is signed 15 minutes off. An answer to HEAD has a status and the store's time, and no code."""
 MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
 
 
@@ -49,10 +55,15 @@ def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastE
         )
     if code in MISSING_CODES:
         return UnknownError(f"no object {key!r} in bucket {bucket!r} of S3 at {endpoint}.")
-    if code in _SKEWED_CODES:
+    if code in _TOKEN_CODES:
         return UnavailableError(
-            f"S3 at {endpoint} refuses a request for its time ({code}): the clock of this host and that of the store "
-            "are minutes apart. Set them by NTP; the keys are not at fault."
+            f"S3 at {endpoint} refuses our session token for bucket {bucket!r} ({code}): temporary keys end. Set "
+            "HOLDFAST_S3_ACCESS_KEY, HOLDFAST_S3_SECRET_KEY and HOLDFAST_S3_SESSION_TOKEN again, or lasting keys."
+        )
+    if code in _SKEWED_CODES or (status == 403 and code in {"403", "", "Forbidden"} and _is_skewed(error)):
+        return UnavailableError(
+            f"S3 at {endpoint} refuses a request for its time ({code or status}): the clock of this host and that of "
+            "the store are minutes apart. Set them by NTP; the keys are not at fault."
         )
     if code in _REFUSED_CODES or status in {401, 403}:
         return UnavailableError(
@@ -77,3 +88,15 @@ def _status(error: Exception) -> int:
     if isinstance(error, ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return 0
+
+
+def _is_skewed(error: Exception) -> bool:
+    """Return whether the store's clock, by its answer, is minutes off this host's."""
+    if not isinstance(error, ClientError):
+        return False
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    try:
+        at = parsedate_to_datetime(str(headers.get("date", ""))).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return abs(time.time() - at) > _SKEWED_S

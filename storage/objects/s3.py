@@ -52,6 +52,7 @@ class S3Store:
         bucket: str,
         access_key: str,
         secret_key: str,
+        session_token: str = "",
         region: str = "us-east-1",
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
@@ -60,7 +61,7 @@ class S3Store:
         self.endpoint = endpoint
         self.bucket = bucket
         self._region = region
-        self._keys = (access_key, secret_key)
+        self._keys = (access_key, secret_key, session_token or None)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
         self._clients: dict[int, S3Client] = {}
@@ -386,6 +387,7 @@ class S3Store:
             region_name=self._region,
             aws_access_key_id=self._keys[0],
             aws_secret_access_key=self._keys[1],
+            aws_session_token=self._keys[2],
             config=config,
         )
 

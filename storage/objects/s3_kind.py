@@ -15,17 +15,19 @@ class S3:
 
     @staticmethod
     def arguments(settings: Settings, url: str) -> dict[str, str]:
-        """Return what ``S3Store`` takes. Holds the secret key.
+        """Return what ``S3Store`` takes. Holds the secret key, and the session token of temporary ones.
 
         Raises:
             SettingsError: no secret key is set and there is no secret file.
         """
+        token = settings.s3_session_token.get_secret_value()
         return {
             "endpoint": settings.s3,
             "bucket": urlsplit(url).netloc,
             "region": settings.s3_region,
             "access_key": settings.s3_access_key,
             "secret_key": settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path),
+            **({"session_token": token} if token else {}),
         }
 
     @staticmethod

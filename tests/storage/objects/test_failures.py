@@ -6,10 +6,13 @@ import io
 import socket
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from pydantic import SecretStr
 
 from holdfast import secret
 from holdfast.errors import SettingsError, UnavailableError
@@ -90,6 +93,32 @@ def test_clocks_that_are_apart_are_named(code: str) -> None:
     told = str(failures.explain(error, "http://s3", "b", "k"))
     assert "clock" in told
     assert "SECRET_KEY" not in told
+
+
+@pytest.mark.parametrize(("off_s", "named"), [(0.0, "SECRET_KEY"), (-1200.0, "clock"), (1200.0, "clock")])
+def test_an_answer_to_head_names_the_clock_by_the_store_s_time(off_s: float, named: str) -> None:
+    """It has no body, and so no code: wrong keys look the same but for the time."""
+    headers = {"date": formatdate(time.time() + off_s, usegmt=True)}
+    answer: Any = {
+        "Error": {"Code": "403"},
+        "ResponseMetadata": {"HTTPStatusCode": 403, "HTTPHeaders": headers},
+    }
+    assert named in str(failures.explain(ClientError(answer, "HeadObject"), "http://s3", "b", "k"))
+
+
+def test_temporary_keys_have_a_session_token(tmp_path: Path) -> None:
+    """It signs with the keys; one that has ended is named."""
+    settings = Settings(
+        home=tmp_path,
+        s3_endpoint="http://host:1",
+        s3_secret_key=SecretStr("s"),
+        s3_session_token=SecretStr("t"),
+    )
+    store = objects.from_settings(settings)
+    assert isinstance(store, S3Store)
+    assert store._keys[2] == "t"
+    ended = ClientError({"Error": {"Code": "ExpiredToken"}}, "PutObject")
+    assert "HOLDFAST_S3_SESSION_TOKEN" in str(failures.explain(ended, "http://s3", "b", "k"))
 
 
 def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
