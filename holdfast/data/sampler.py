@@ -79,8 +79,11 @@ class ElasticSampler(Sampler[list[int]]):
         return _Batches(self)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position, and the arguments that must not change for it to mean the same."""
-        return {"taken": self.taken, "size": self.size, "seed": self.seed}
+        """Return the position, and the arguments that must not change for it to mean the same.
+
+        The seed of a sampler that does not shuffle is kept as -1 - seed: a key more would not be in older checkpoints.
+        """
+        return {"taken": self.taken, "size": self.size, "seed": self.seed if self.shuffle else -1 - self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position.
@@ -88,10 +91,18 @@ class ElasticSampler(Sampler[list[int]]):
         Raises:
             SettingsError: it is one of other data or of another order.
         """
-        for name in ("size", "seed"):
-            if state[name] != getattr(self, name):
+        size, seed = state["size"], state["seed"]
+        if self.shuffle and seed == -1 - self.seed:
+            raise SettingsError(
+                "ElasticSampler: shuffle is True, the restored position is one of samples in the data set's order: "
+                "samples would be skipped or repeated"
+            )
+        if not self.shuffle and seed == -1 - self.seed:
+            seed = self.seed  # older releases kept the seed alone
+        for name, restored in (("size", size), ("seed", seed)):
+            if restored != getattr(self, name):
                 raise SettingsError(
-                    f"ElasticSampler: {name} is {getattr(self, name)}, the restored position has {state[name]}: "
+                    f"ElasticSampler: {name} is {getattr(self, name)}, the restored position has {restored}: "
                     "samples would be skipped or repeated"
                 )
         self.taken = int(state["taken"])

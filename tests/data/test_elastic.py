@@ -132,3 +132,17 @@ def test_a_position_of_other_data_is_refused() -> None:
         sampler.load_state_dict({"taken": 4, "size": 11, "seed": 0})
     with pytest.raises(SettingsError, match="rank = 2, world = 2"):
         ElasticSampler(10, 2, rank=2, world=2)
+
+
+def test_a_position_of_another_order_is_refused() -> None:
+    """Shuffled samples are others than those in the data set's order; positions of older releases go on."""
+    plain = ElasticSampler(10, 2, rank=0, world=1, seed=5, shuffle=False)
+    plain.taken = 4
+    with pytest.raises(SettingsError, match="shuffle is True"):
+        ElasticSampler(10, 2, rank=0, world=1, seed=5).load_state_dict(plain.state_dict())
+    with pytest.raises(SettingsError, match="seed is 6"):
+        ElasticSampler(10, 2, rank=0, world=1, seed=6, shuffle=False).load_state_dict(plain.state_dict())
+    for state in (plain.state_dict(), {"taken": 4, "size": 10, "seed": 5}):
+        again = ElasticSampler(10, 2, rank=0, world=1, seed=5, shuffle=False)
+        again.load_state_dict(state)
+        assert again.taken == 4
