@@ -287,6 +287,16 @@ OTHERS = [
         "host_fault",
         {"check": "machine_check"},
     ),
+    (
+        "mce: [Hardware Error]: Deferred error, no action required.",
+        "host_fault",
+        {"check": "machine_check_noted", "harmless": True},
+    ),
+    (
+        "mce: [Hardware Error]: Uncorrected, software restartable error.",
+        "host_fault",
+        {"check": "machine_check"},
+    ),
     ("INFO: task python3:4711 blocked for more than 120 seconds.", "host_fault", {"check": "hung_task"}),
     ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu_lost", {"pci": "0000:3b:00.0"}),
     ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),
