@@ -30,9 +30,29 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     Raises:
         OSError: the port is in use, or not ours to use.
     """
-    listener = socket.create_server((host, port), backlog=backlog)
+    listener = socket.create_server((host, port), family=family_of(host), backlog=backlog)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the family of the address ``host``; a name is one of IPv4."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def authority(host: str, port: int) -> str:
+    """Return ``HOST:PORT`` as URLs have it: an address of IPv6 stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split what :func:`authority` returned.
+
+    Raises:
+        ValueError: it names no port.
+    """
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def require_tls(settings: Settings, host: str, named: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast.errors import SettingsError
+from holdfast.listen import authority
 from holdfast.models import location
 
 HOME_NAME = ".holdfast"
@@ -177,6 +178,11 @@ class Settings(FromEnvironment):
         description="Modules that fork servers load before ranks start, comma separated.",
     )
 
+    @field_validator("host")
+    @classmethod
+    def _host_without_brackets(cls, value: str) -> str:
+        return value[1:-1] if value.startswith("[") and value.endswith("]") else value
+
     @field_validator("store")
     @classmethod
     def _store_is_a_url(cls, value: str) -> str:
@@ -221,19 +227,18 @@ class Settings(FromEnvironment):
     @property
     def own_gateway(self) -> str:
         """Base URL of the gateway that these settings start."""
-        return f"{self._own_origin}:{self.port}"
+        return self._own_origin(self.port)
 
-    @property
-    def _own_origin(self) -> str:
-        """Scheme and host of what these settings start, apart from S3."""
+    def _own_origin(self, port: int) -> str:
+        """Origin of what these settings start, apart from S3."""
         # What listens everywhere is called at an address that a certificate can carry.
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        return f"{'https' if self.tls_ca else 'http'}://{host}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"{'https' if self.tls_ca else 'http'}://{authority(host, port)}"
 
     @property
     def prefect_api(self) -> str:
         """Prefect API URL."""
-        return self.prefect_api_url.rstrip("/") or f"{self._own_origin}:{self.port + 1}/api"
+        return self.prefect_api_url.rstrip("/") or f"{self._own_origin(self.port + 1)}/api"
 
     @property
     def prefect_auth_path(self) -> Path | None:
@@ -243,7 +248,7 @@ class Settings(FromEnvironment):
     @property
     def s3(self) -> str:
         """S3 endpoint URL."""
-        return self.s3_endpoint.rstrip("/") or f"http://{self.host}:{self.port + 2}"
+        return self.s3_endpoint.rstrip("/") or f"http://{authority(self.host, self.port + 2)}"
 
     @property
     def store_url(self) -> str:

@@ -11,7 +11,15 @@ import pytest
 from holdfast import secret
 from holdfast.deployments.local import control
 from holdfast.errors import SettingsError
-from holdfast.listen import CLIENT_KEEP_ALIVE_S, KEEP_ALIVE_S, is_loopback, listen, require_tls
+from holdfast.listen import (
+    CLIENT_KEEP_ALIVE_S,
+    KEEP_ALIVE_S,
+    authority,
+    host_and_port,
+    is_loopback,
+    listen,
+    require_tls,
+)
 from holdfast.settings import Settings
 
 
@@ -20,6 +28,30 @@ def test_accepted_connections_send_at_once() -> None:
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert client
+
+
+def test_addresses_of_ipv6_stand_in_brackets(tmp_path: Path) -> None:
+    """In URLs and in the addresses of agents, which are split again."""
+    assert authority("::1", 80) == "[::1]:80"
+    assert authority("10.0.0.7", 80) == "10.0.0.7:80"
+    for host in ("::1", "10.0.0.7", "n7.cluster"):
+        assert host_and_port(authority(host, 80)) == (host, 80)
+    with pytest.raises(ValueError, match="invalid literal"):
+        host_and_port("n7")
+    settings = Settings(home=tmp_path, host="[::1]", port=4300)
+    assert (settings.host, settings.gateway) == ("::1", "http://[::1]:4300")
+    assert settings.s3 == "http://[::1]:4302"
+    assert Settings(home=tmp_path, host="::", port=4300).gateway == "http://[::1]:4300"
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this host has no IPv6")
+def test_an_address_of_ipv6_is_listened_on() -> None:
+    try:
+        listener = listen("::1", 0, 4)
+    except OSError as error:
+        pytest.skip(f"::1: {error}")
+    with listener, socket.create_connection(("::1", listener.getsockname()[1])) as client:
         assert client
 
 

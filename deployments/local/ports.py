@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from holdfast.errors import SettingsError
-from holdfast.listen import require_tls
+from holdfast.listen import family_of, require_tls
 from holdfast.settings import Settings
 
 
@@ -27,7 +27,7 @@ def check(settings: Settings) -> None:
     for service, port in needed.items():
         try:
             # With SO_REUSEADDR, as the services do: connections of a former run that still linger do not count.
-            socket.create_server((settings.host, port)).close()
+            socket.create_server((settings.host, port), family=family_of(settings.host)).close()
         except OSError as error:
             raise SettingsError(
                 f"port {port} on {settings.host}, which the {service} needs: {error.strerror}. Stop what listens "

@@ -16,6 +16,7 @@ import httpx
 from holdfast import secret, tls
 from holdfast.deployments.worker.environment import client_environment, server_environment, socket_path
 from holdfast.errors import SettingsError
+from holdfast.listen import authority
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
 from holdfast.tls import PLAIN, Tls
@@ -109,7 +110,7 @@ def _s3(settings: Settings) -> Service:
     data = settings.home.resolve() / "s3"
     return Service(
         "s3",
-        (_rclone(), "serve", "s3", "--addr", f"{settings.host}:{port}", str(data)),
+        (_rclone(), "serve", "s3", "--addr", authority(settings.host, port), str(data)),
         # In the environment, not on the command line, which any user of this host can read.
         {"RCLONE_AUTH_KEY": f'"{settings.s3_access_key},{key}"', "RCLONE_CONFIG": os.devnull},
         url=settings.s3,

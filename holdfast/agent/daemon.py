@@ -51,7 +51,7 @@ from holdfast.agent.uplink.lease import Lease
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnavailableError
 from holdfast.guarded_http import guarded
-from holdfast.listen import KEEP_ALIVE_S, listen
+from holdfast.listen import KEEP_ALIVE_S, authority, listen
 from holdfast.models import agent as messages
 from holdfast.models import incarnation, location
 from holdfast.models.alert import Alert, AlertKind
@@ -99,7 +99,7 @@ class Agent(Commands):
         self._settings = settings
         self._host = host
         self._socket = listen(host, 0, backlog=256)
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self.address = authority(host, self._socket.getsockname()[1])
         self._port = ShardPort(self.memory, secret, host, self._tls)
         self.standing = Standing()
         self._reporter = Reporter(

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from holdfast.data.lease_book import LeaseBook
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.guarded_http import guarded, is_known
-from holdfast.listen import is_loopback, listen
+from holdfast.listen import authority, is_loopback, listen
 from holdfast.secret import Keys
 
 _STARTED_S = 30.0
@@ -64,7 +64,7 @@ class LeaseServer:
         self.book = book
         self._keys = Keys(given=token)
         listener = listen(host, port, backlog=128)
-        self.url = f"http{'s' if certificate else ''}://{host}:{listener.getsockname()[1]}"
+        self.url = f"http{'s' if certificate else ''}://{authority(host, listener.getsockname()[1])}"
         """For workers."""
         config = uvicorn.Config(
             self._app(),

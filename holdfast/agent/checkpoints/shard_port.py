@@ -28,6 +28,7 @@ from typing import Any
 
 from holdfast import durable, errors, names
 from holdfast.agent.checkpoints.memory import Memory
+from holdfast.listen import authority, family_of, host_and_port
 from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints.save import buffers, slot_files
 from holdfast.strangers import Strangers
@@ -65,8 +66,8 @@ class ShardPort:
         self._free = threading.BoundedSemaphore(_MAX_TRANSFERS)
         self._strangers = Strangers(REQUEST_S, _STRANGERS_OF_ONE, _STRANGERS)
         self._closed = False
-        self._listener = socket.create_server((host, 0), backlog=128)
-        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0), family=family_of(host), backlog=128)
+        self.address = authority(host, self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="shard-port", daemon=True).start()
 
     def close(self) -> None:
@@ -373,9 +374,9 @@ def _cut(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _connected(address: str, tls: Tls) -> Any:
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as connection:
+        host, port = host_and_port(address)
+        with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
             connection.settimeout(_SILENCE_S)
             context = tls.client()
             if context is None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast import roles
+from holdfast.listen import authority
 from holdfast.models.roles import Member
 
 
@@ -42,7 +43,7 @@ class RoleFiles:
         """Return the address that a process announced; empty: none."""
         told = roles.read(self._announcement(job, role, index, generation))
         port = told.get("port") if isinstance(told, dict) else None
-        return f"{self._host}:{port}" if isinstance(port, int) else ""
+        return authority(self._host, port) if isinstance(port, int) else ""
 
     def withdraw(self, job: str, role: str, index: int, generation: int) -> None:
         """Remove the announcement of a process that ended."""
