@@ -98,7 +98,7 @@ class LocalDriver:
         """Do nothing: no request waits here."""
 
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
-        """Kill everything that runs on ``machine``, wipe its memory, mark its folder.
+        """Kill everything that runs on ``machine``, wipe its memory, mark its folder; the widest scope counts.
 
         Raises:
             UnknownError: there was never such a machine.
@@ -110,8 +110,11 @@ class LocalDriver:
             require_unit(machine, incarnation, self._unit(machine))
             processes.kill_all(self._folder(machine))
             self._wipe_memory(machine)
-            if in_use and self.evicted(machine) is None:
-                marker = Evicted(scope=scope, reason=reason, at=time.time())
+            before = self.evicted(machine)
+            wider = before is not None and (before.scope, scope) == (Scope.JOB, Scope.CLUSTER)
+            if in_use and (before is None or wider):
+                at = before.at if before is not None else time.time()
+                marker = Evicted(scope=scope, reason=reason, at=at)
                 durable.make_folder(self._folder(machine))
                 durable.write(self._folder(machine) / "evicted.json", marker.model_dump_json(), "machine")
 

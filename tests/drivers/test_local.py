@@ -78,6 +78,21 @@ def test_orphans_of_a_dead_agent_are_found_and_killed(driver: LocalDriver) -> No
 
 
 @pytest.mark.e2e
+def test_of_several_evictions_the_widest_scope_counts(driver: LocalDriver) -> None:
+    """A machine that one job left, and that is found broken later, is out for all; not the other way round."""
+    [name] = driver.provision(1)
+    driver.evict(name, Scope.JOB, "slow")
+    first = driver.evicted(name)
+    driver.evict(name, Scope.CLUSTER, "broken")
+    wider = driver.evicted(name)
+    driver.evict(name, Scope.JOB, "slow again")
+    assert first is not None
+    assert wider is not None
+    assert (wider.scope, wider.reason, wider.at) == (Scope.CLUSTER, "broken", first.at)
+    assert driver.evicted(name) == wider
+
+
+@pytest.mark.e2e
 def test_evict_wipes_memory_and_release_wipes_disk(driver: LocalDriver) -> None:
     """Nothing that lay on an evicted machine can be used after it comes back."""
     [name] = driver.provision(1)

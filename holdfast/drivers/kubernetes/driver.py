@@ -147,6 +147,8 @@ class KubernetesDriver:
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Take ``machine`` out: mark it, keep its node from being used, have its pod leave, see that it is gone.
 
+        Of several evictions the widest scope counts.
+
         Raises:
             UnknownError: there was never such a machine.
             AnewError: the pod of that ``incarnation`` is gone, and the machine has another one.
@@ -160,6 +162,8 @@ class KubernetesDriver:
         if here and unit_of(incarnation) not in {pod["metadata"]["uid"] for pod in here}:
             require_unit(machine, incarnation, here[0]["metadata"]["uid"])
         why = bodies.evicted(found) or self._evicted(scope, reason, here)
+        if scope is Scope.CLUSTER and why.scope is Scope.JOB:
+            why = why.model_copy(update={"scope": scope, "reason": reason})
         self._patch_set(machine, bodies.intent_to_evict(why))
         if why.node:
             self._nodes.take_out(why.node, machine, why.scope)
