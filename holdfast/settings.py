@@ -81,7 +81,8 @@ class Settings(FromEnvironment):
         description="Secret key; empty: the content of HOME/s3-secret, or the shared secret (embedded server).",
     )
     s3_session_token: SecretStr = Field(
-        SecretStr(""), description="Session token of temporary keys (AWS STS); empty: the keys are lasting ones."
+        SecretStr(""),
+        description="Session token of temporary keys (AWS STS); empty: the keys are lasting ones.",
     )
     s3_object_mib: int = Field(
         64,

@@ -30,7 +30,7 @@ def request(case: RecoveryContext) -> Asked:
     """Return what is asked for.
 
     Raises:
-        LimitError: no machine is named, it does not serve the job, or it is too late.
+        LimitError: no machine is named, it does not serve the job, the request was withdrawn, or it is too late.
     """
     asked = planned_move.asked(case.incident)
     if asked is None:
@@ -39,6 +39,8 @@ def request(case: RecoveryContext) -> Asked:
         return asked
     if asked.machine not in case.job_now().machines:
         raise LimitError(f"{asked.machine} does not serve job {case.job} any more: there is nothing to move")
+    if planned_move.withdrawn(case.incident, case.ctx.ledger.alerts(case.incident_id)):
+        raise LimitError(f"not moved: the request was withdrawn ({asked.said}); the job trains on")
     if late := planned_move.too_late(asked, case.ctx.clock.now(), case.ctx.policy.planned_move):
         raise LimitError(f"not moved: {late}")
     return asked

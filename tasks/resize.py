@@ -81,7 +81,12 @@ async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[st
             case.ledger.set_size(case.job, left)
         return {"from": before["from"], "to": smaller.machines, "lacking": before["lacking"]}
 
-    intent = {"to": smaller.machines, "dropped": list(smaller.dropped), "from": before["from"], "lacking": lacking}
+    intent = {
+        "to": smaller.machines,
+        "dropped": list(smaller.dropped),
+        "from": before["from"],
+        "lacking": lacking,
+    }
     done = await case.once("shrink", target, intent, act)
     get_run_logger().warning(
         "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]

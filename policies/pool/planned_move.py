@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Incident, MoveSource
 from holdfast.models.base import Frozen
@@ -57,6 +57,22 @@ def asked(incident: Incident) -> Asked | None:
     requests = [of(each) for each in told]
     deadlines = [each.deadline_at for each in requests if each.deadline_at is not None]
     return requests[-1].model_copy(update={"deadline_at": min(deadlines, default=None)})
+
+
+def withdrawn(incident: Incident, recorded: Iterable[Alert]) -> bool:
+    """Return whether each request of an incident to leave its machine was withdrawn since by its own source.
+
+    Args:
+        incident: it asks for a move.
+        recorded: all that was reported of it, also what is over.
+    """
+    over: dict[MoveSource, float] = {}
+    for each in recorded:
+        if each.kind is AlertKind.PLANNED_MOVE and each.machine == incident.machine and not each.firing:
+            source = of(each).source
+            over[source] = max(each.at, over.get(source, each.at))
+    mine = [each for each in incident.alerts if each.machine == incident.machine]
+    return bool(mine) and all(over.get(of(each).source, float("-inf")) >= each.at for each in mine)
 
 
 class Targets(Frozen):

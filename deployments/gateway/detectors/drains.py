@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from holdfast.deployments.gateway.fleet.engine import EngineQuestion
 from holdfast.deployments.gateway.intake.correlate import Correlator
@@ -22,21 +22,40 @@ class DrainedMachines:
         self._correlator = correlator
         self._engine = EngineQuestion(driver, _leaving, "drains are not seen")
         self._asked: set[str] = set()
+        self._leave: dict[str, str] = {}
+        """Machines that were to be left at the last round, with their incarnation."""
 
     async def tick(self) -> None:
         """Run one round."""
         leaving = await self._engine.answer()
         if leaving is None:
             return  # a drain is seen later, or not here
+        await self._withdraw({each.name for each in leaving})
         due = [alert for each in leaving if (alert := self._alert(each)) is not None]
         self._asked &= {alert.fingerprint for alert in due}
+        self._leave |= {alert.machine: alert.incarnation or "" for alert in due if alert.machine}
         for alert in due:
-            if alert.fingerprint not in self._asked:
-                (outcome,) = await self._correlator.accept_all([alert])
-                if (
-                    outcome.error != StaleError.__name__
-                ):  # else it is asked again: an incident was just closed
-                    self._asked.add(alert.fingerprint)
+            if alert.fingerprint in self._asked:
+                continue
+            (outcome,) = await self._correlator.accept_all([alert])
+            if outcome.error != StaleError.__name__:  # else it is asked again: an incident was just closed
+                self._asked.add(alert.fingerprint)
+
+    async def _withdraw(self, leaving: Collection[str]) -> None:
+        """Report the drains that were taken back: a move that has not come to its switch is not made."""
+        over = {name: life for name, life in self._leave.items() if name not in leaving}
+        await self._correlator.accept_all(
+            Alert(
+                kind=AlertKind.PLANNED_MOVE,
+                machine=name,
+                incarnation=life or None,
+                at=self._site.clock.now(),
+                firing=False,
+                evidence={"source": MoveSource.DRAIN.value},
+            )
+            for name, life in over.items()
+        )
+        self._leave = {name: life for name, life in self._leave.items() if name in leaving}
 
     def _alert(self, leaving: Leaving) -> Alert | None:
         machine = self._site.fleet.machines.get(leaving.name)

@@ -56,8 +56,8 @@ class SilentMachines:
         for probe in await probe_all(self._prober, silent):
             if probe.alive:
                 self._site.fleet.answered(probe.machine, self._site.clock.now())
-            elif machine := self._site.fleet.machines.get(probe.machine):  # else it was retired meanwhile
-                await self._lost(machine, probe)
+            elif lost := self._site.fleet.machines.get(probe.machine):  # else it was retired meanwhile
+                await self._lost(lost, probe)
         self._note_alone()
         self._ticked_at = self._site.clock.now()
 

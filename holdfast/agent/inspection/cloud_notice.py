@@ -10,7 +10,7 @@ from typing import Protocol
 
 import httpx
 
-from holdfast.models.alert import Alert, AlertKind, Finding
+from holdfast.models.alert import Alert, AlertKind, Finding, MoveSource
 from holdfast.policies.classify import cloud_notice
 from holdfast.policies.classify.cloud_notice import Notice
 
@@ -27,6 +27,9 @@ _QUIET_S = 600.0
 class Notices(Protocol):
     """One cloud."""
 
+    complete: bool
+    """Whether all sources answered at the last look, so that a notice that was not among them was withdrawn."""
+
     def read(self) -> list[Notice]:
         """Return what is announced for this machine now.
 
@@ -42,6 +45,7 @@ class Ec2:
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
+        self.complete = True
 
     def read(self) -> list[Notice]:
         """Return interruptions of a Spot instance and scheduled events."""
@@ -49,10 +53,11 @@ class Ec2:
             "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_S}"}
         )
         token = {"X-aws-ec2-metadata-token": put.raise_for_status().text}
-        return _of_all(
+        found, self.complete = _of_all(
             lambda: self._read(cloud_notice.ec2_spot, "spot/instance-action", token),
             lambda: self._read(cloud_notice.ec2_events, "events/maintenance/scheduled", token),
         )
+        return found
 
     def _read(self, parse: Callable[[str], list[Notice]], path: str, token: dict[str, str]) -> list[Notice]:
         body = self._get(path, token)
@@ -68,21 +73,23 @@ class Gce:
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
+        self.complete = True
 
     def read(self) -> list[Notice]:
         """Return a stop for maintenance, and a preemption."""
-        return _of_all(
+        found, self.complete = _of_all(
             lambda: cloud_notice.gce_maintenance(self._get("maintenance-event")),
             lambda: cloud_notice.gce_preempted(self._get("preempted")),
         )
+        return found
 
     def _get(self, name: str) -> str:
         path = f"/computeMetadata/v1/instance/{name}"
         return self._http.get(path, headers={"Metadata-Flavor": "Google"}).raise_for_status().text
 
 
-def _of_all(*reads: Callable[[], list[Notice]]) -> list[Notice]:
-    """Return the notices of all sources: one that does not answer as documented hides none of the others.
+def _of_all(*reads: Callable[[], list[Notice]]) -> tuple[list[Notice], bool]:
+    """Return the notices of all sources, and whether all answered: one that does not hides none of the others.
 
     Raises:
         ValueError: there is no notice, and an answer is not as documented.
@@ -97,7 +104,7 @@ def _of_all(*reads: Callable[[], list[Notice]]) -> list[Notice]:
             problem = problem or error
     if problem is not None and not found:
         raise problem
-    return found
+    return found, problem is None
 
 
 class Azure:
@@ -106,6 +113,7 @@ class Azure:
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
         self._name = ""
+        self.complete = True
 
     def read(self) -> list[Notice]:
         """Return scheduled events of this virtual machine."""
@@ -149,9 +157,11 @@ class CloudNotices:
         self._clock = clock
         self._said: dict[str, float] = {}
         self._told: dict[str, float] = {}
+        self._stand: set[MoveSource] = set()
+        """Sources of notices that were reported."""
 
     def poll(self) -> list[Alert]:
-        """Return an alert for each notice that is new, or is due to be reported again."""
+        """Return an alert for each notice that is new, or due to be reported again, and for what was withdrawn."""
         now = self._clock()
         try:
             found = self._notices.read()
@@ -161,7 +171,24 @@ class CloudNotices:
         self._told = {each.id: self._told[each.id] for each in found if each.id in self._told}
         due = [each for each in found if now - self._told.get(each.id, -math.inf) >= _again_s(each, now)]
         self._told |= {each.id: now for each in due}
-        return [self._alert(notice, now) for notice in due]
+        return [*self._withdrawn(found, now), *(self._alert(notice, now) for notice in due)]
+
+    def _withdrawn(self, found: list[Notice], now: float) -> list[Alert]:
+        """Return an alert that is over for each source none of whose notices stands any more."""
+        stand = {each.source for each in found}
+        over = self._stand - stand if self._notices.complete else set()
+        self._stand = (self._stand | stand) - over
+        return [
+            Alert(
+                kind=AlertKind.PLANNED_MOVE,
+                machine=self._machine,
+                at=now,
+                firing=False,
+                fingerprint=f"planned_move:{self._machine}:{source.value}:over",
+                evidence={"source": source.value, "text": "the notice was withdrawn"},
+            )
+            for source in sorted(over)
+        ]
 
     def inspect(self) -> list[Finding]:
         """Return nothing: a notice is no sign of the machine's health."""

@@ -239,3 +239,17 @@ def test_a_notice_that_stands_is_told_again_the_oftener_the_less_time_is_left(me
     assert [len(detector.poll()), len(detector.poll())] == [1, 0]
     now[0] += 600.0
     assert len(detector.poll()) == 1
+
+
+def test_a_notice_that_is_withdrawn_is_reported_as_over(metadata: Metadata) -> None:
+    """Once; not while the source that announced it does not answer as documented."""
+    an_hour_before = 1505722920.0 - 3600.0
+    detector = CloudNotices("m1", cloud("ec2", metadata.url), 5.0, clock=lambda: an_hour_before)
+    metadata.spot, metadata.events = json.dumps(EC2_SPOT), json.dumps([EC2_EVENT])
+    assert [alert.firing for alert in detector.poll()] == [True, True]
+    metadata.events = "<html>captive portal</html>"
+    assert detector.poll() == []
+    metadata.events = json.dumps([EC2_EVENT | {"State": "canceled"}])
+    (over,) = detector.poll()
+    assert (over.firing, over.evidence["source"], over.machine) == (False, "maintenance", "m1")
+    assert detector.poll() == []

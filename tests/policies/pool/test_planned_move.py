@@ -101,3 +101,21 @@ def test_only_signs_of_machines_are_precursors() -> None:
     """A NaN is nothing that a move would help against."""
     with pytest.raises(ValidationError, match="non_finite is no sign of a machine"):
         PlannedMovePolicy.model_validate(POLICY.model_dump() | {"precursors": ["non_finite"]})
+
+
+def test_a_request_is_withdrawn_by_its_own_source() -> None:
+    """The cloud may call its maintenance off, not the person who asks as well; a later notice counts again."""
+    asked = incident({"source": "maintenance"}, {"source": "drain"})
+
+    def over(source: str, at: float = 2.0, machine: str = "a1") -> Alert:
+        evidence = {"source": source}
+        return Alert(kind=AlertKind.PLANNED_MOVE, machine=machine, at=at, firing=False, evidence=evidence)
+
+    assert not planned_move.withdrawn(asked, asked.alerts)
+    assert not planned_move.withdrawn(asked, [over("maintenance")])
+    assert planned_move.withdrawn(asked, [over("maintenance"), over("drain")])
+    assert not planned_move.withdrawn(asked, [over("maintenance", 0.5), over("drain")])
+    assert not planned_move.withdrawn(asked, [over("maintenance", machine="a2"), over("drain")])
+    by_hand = incident({"source": "maintenance"}, {"source": "by_hand"})
+    assert not planned_move.withdrawn(by_hand, [over("maintenance")])
+    assert not planned_move.withdrawn(incident(), [over("maintenance")])

@@ -86,7 +86,9 @@ def test_an_optimizer_around_one_that_is_not_given_is_refused(tmp_path: Path) ->
     with site(tmp_path) as place:
         session = place.begin(state)
         train(state, 1)
-        with pytest.raises(CheckpointError, match=r"'optimizer.inner': an optimizer \(Adam\) inside of the Around"):
+        with pytest.raises(
+            CheckpointError, match=r"'optimizer.inner': an optimizer \(Adam\) inside of the Around"
+        ):
             place.save(session, state, 1)
 
 

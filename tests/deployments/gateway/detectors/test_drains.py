@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from holdfast.drivers.base import Leaving
 from holdfast.errors import UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.machine import MachineState
+from holdfast.policies.pool import planned_move
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 
@@ -100,3 +102,19 @@ async def test_an_engine_that_is_away_is_logged_once(kit: Kit, caplog: pytest.Lo
         await drains.tick()
         await drains.tick()
     assert caplog.text.count("slurmctld does not answer") == 1
+
+
+async def test_a_drain_that_is_taken_back_is_reported_as_over(kit: Kit) -> None:
+    """Once, to the incident that it opened; a drain of a machine that nothing was asked for is none."""
+    job = await kit.running_job()
+    drains, leaving = watched(kit, job.machines[1], "unknown")
+    await drains.tick()
+    await kit.settled()
+    (incident,) = kit.incidents()
+    leaving.clear()
+    for _ in range(2):
+        await drains.tick()
+        await asyncio.gather(*kit.gateway.site.tasks)
+    recorded = kit.ledger.alerts(incident.id)
+    assert [alert.machine for alert in recorded if not alert.firing] == [job.machines[1]]
+    assert planned_move.withdrawn(kit.ledger.incident(incident.id), recorded)
