@@ -14,7 +14,7 @@ from holdfast import __version__
 from holdfast.clock import Clock
 from holdfast.deployments.gateway.api import agents, alerts, jobs, manual_actions, read
 from holdfast.deployments.gateway.api.auth import AuthMiddleware, body_of
-from holdfast.deployments.gateway.detectors.probe import Prober
+from holdfast.deployments.gateway.detectors.probe import HttpProber, Prober
 from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.gateway import Gateway
@@ -72,6 +72,9 @@ def create_app(
     )
     if leadership:
         gateway.may_act = leadership.require_sure
+        gateway.term = leadership.term
+        if isinstance(prober, HttpProber):
+            prober.term = gateway.term
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -97,6 +97,8 @@ class Gateway:
         )
         self.may_act: Callable[[], None] = lambda: None
         """Raises where another gateway may lead by now."""
+        self.term: Callable[[], int] = lambda: 0
+        """Grows with every change of the gateway that leads; 0: there is only this one."""
         self.acts = acts = while_sure(acts, self._require_sure)
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, HeadStarts(self.site, acts, self.dispatcher), prober)

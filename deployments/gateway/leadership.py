@@ -78,6 +78,10 @@ class Leadership:
             with suppress(HoldfastError):
                 await asyncio.to_thread(self._ledger.resign, self._holder)
 
+    def term(self) -> int:
+        """Return the token with which this gateway leads; 0: it does not."""
+        return self._seen.token if self.leads and self._seen is not None else 0
+
     def require_sure(self) -> None:
         """Check that no other gateway can lead by now.
 

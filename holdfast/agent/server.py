@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast import names
-from holdfast.agent.uplink.contact import is_gateway
+from holdfast.agent.uplink.contact import is_gateway, term_of
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.guarded_http import is_known
 from holdfast.models import agent as wire
@@ -100,7 +100,7 @@ class _Api:
         """Answer that the agent is there; contains nothing secret."""
         agent = self._agent
         if is_gateway(request.headers, agent.secret):
-            agent.standing.asked()
+            agent.standing.asked(term_of(request.headers))
         return _json({"machine": agent.machine, "incarnation": agent.incarnation, "warm": agent.forks.warm})
 
     async def metrics(self, _request: Request) -> Response:

@@ -90,6 +90,7 @@ def routes(gateway: Gateway) -> APIRouter:
             renews=machine.state is not MachineState.DRAINING,
             witnesses=site.fleet.witnesses(body.machine),
             plan=gateway.roles.plan_for(body),
+            term=gateway.term(),
         )
 
     @router.post("/events")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import httpx
@@ -59,6 +59,8 @@ class HttpProber:
         self._http = http
         self._policy = policy
         self._metrics = metrics
+        self.term: Callable[[], int] = lambda: 0
+        """Of the gateway that asks, where there are several."""
 
     async def probe(self, machine: Machine) -> Probe:
         """Ask up to ``probe_attempts`` times (policy); the first answer proves that the agent is alive."""
@@ -81,7 +83,7 @@ class HttpProber:
             answer = await self._http.get(
                 f"{self._tls.scheme}://{machine.address}/healthz",
                 timeout=self._policy.probe_timeout_s,
-                headers=asked_by_gateway(self._secret) if self._secret else None,
+                headers=asked_by_gateway(self._secret, self.term()) if self._secret else None,
                 extensions=self._tls.to_agent(),
             )
         except httpx.ConnectError as error:

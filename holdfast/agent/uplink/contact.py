@@ -9,13 +9,22 @@ from holdfast.models.agent import Contact, Heard, Witness
 from holdfast.secret import Keys
 
 _GATEWAY = "X-Holdfast-Gateway"
+_TERM = "X-Holdfast-Term"
+_PATIENCE = 3.0
+"""Leases for which a later leader must have been silent before an earlier term counts: the ledger was put back then."""
 _GAP_S = 5.0
 """Where no lease is granted: a longer silence interrupts the contact."""
 
 
-def asked_by_gateway(secret: Keys) -> Mapping[str, str]:
+def asked_by_gateway(secret: Keys, term: int = 0) -> Mapping[str, str]:
     """Return headers that show an agent that the gateway itself asks whether the machine is alive."""
-    return {"Authorization": secret.header, _GATEWAY: "1"}
+    return {"Authorization": secret.header, _GATEWAY: "1"} | ({_TERM: str(term)} if term else {})
+
+
+def term_of(headers: Mapping[str, str]) -> int:
+    """Return the term of the gateway that asks; 0: it names none."""
+    told = headers.get(_TERM.lower(), "")
+    return int(told) if told.isdecimal() and len(told) < 19 else 0
 
 
 def is_gateway(headers: Mapping[str, str], secret: Keys) -> bool:
@@ -31,22 +40,41 @@ class Standing:
         """How long ranks may run without the gateway; 0: it named no limit."""
         self.witnesses: tuple[Witness, ...] = ()
         self._now = now
-        self._heard_at = self._since = now()
+        self._heard_at = self._since = self._led_at = now()
+        self._term = 0
+        """The newest leader's, which was heard at ``_led_at``."""
 
-    def answered(self, asked_at: float, heard: Heard) -> None:
-        """Record that the gateway answered a heartbeat that was sent at ``asked_at``."""
+    def answered(self, asked_at: float, heard: Heard) -> bool:
+        """Record that the gateway answered a heartbeat that was sent at ``asked_at``.
+
+        Return False, and record nothing, where another gateway was heard that leads since: that one may have placed
+        elsewhere what this one lets run on.
+        """
+        if not self._leads(heard.term):
+            return False
         self.witnesses = heard.witnesses
         if heard.renews:
             self.lease_s = heard.lease_s
             self._extend(asked_at)
+        return True
 
     def contacted(self, asked_at: float) -> None:
         """Record that the gateway answered a request that was sent at ``asked_at``, and granted nothing by it."""
         self._extend(asked_at)
 
-    def asked(self) -> None:
+    def asked(self, term: int = 0) -> None:
         """Record that the gateway asked whether this machine is alive: it receives the answer."""
-        self._extend(self._now())
+        if self._leads(term):
+            self._extend(self._now())
+
+    def _leads(self, term: int) -> bool:
+        """Return whether no later leader than that of ``term`` was heard lately; note it."""
+        now = self._now()
+        if term and term < self._term and now - self._led_at <= _PATIENCE * (self.lease_s or _GAP_S):
+            return False
+        if term:
+            self._term, self._led_at = term, now
+        return True
 
     @property
     def silent_s(self) -> float:

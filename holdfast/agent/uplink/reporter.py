@@ -167,7 +167,10 @@ class Reporter:
             self._standing.contacted(asked_at)
             raise
         heard = _heard(answer)
-        self._standing.answered(asked_at, heard)
+        if not self._standing.answered(asked_at, heard):
+            if http is None:
+                self._next_gateway()
+            raise UnavailableError("another gateway leads since: what this one answers does not count")
         self._take(heard)
 
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:

@@ -74,6 +74,8 @@ class Heard(Frozen):
     """Machines elsewhere in the fleet."""
     plan: Plan | None = None
     """Replicas that it is to run; None: as before."""
+    term: int = Field(0, ge=0)
+    """Grows with every change of the gateway that leads; 0: it is the only one, or of an older release."""
 
 
 class Contact(Frozen):

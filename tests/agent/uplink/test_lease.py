@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway
+from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway, term_of
 from holdfast.agent.uplink.lease import Lease
 from holdfast.models.agent import Contact, Heard, Witness
 from holdfast.policies.detect import silence
@@ -196,6 +196,23 @@ def test_an_eviction_under_way_prolongs_nothing() -> None:
     assert standing.silent_s == pytest.approx(2.0)
 
 
+def test_a_leader_that_was_replaced_renews_nothing() -> None:
+    """It may be cut off from the ledger alone; the next one asks or answers with a later term."""
+    clock = Clock()
+    standing = Standing(clock)
+    clock.now = 100.0
+    assert standing.answered(100.0, Heard(lease_s=5.0, term=3))
+    standing.asked(4)
+    clock.now = 104.0
+    assert not standing.answered(104.0, Heard(lease_s=50.0, term=3))
+    standing.asked(3)
+    assert (standing.silent_s, standing.lease_s) == (pytest.approx(4.0), 5.0)
+    assert standing.answered(104.0, Heard(lease_s=5.0)), "an older release names no term"
+    clock.now = 116.0
+    assert standing.answered(116.0, Heard(lease_s=5.0, term=3)), "the ledger was put back: no later one is left"
+    assert not standing.answered(116.0, Heard(lease_s=5.0, term=2))
+
+
 def test_contact_without_a_gap() -> None:
     """A gap makes it begin anew; the gateway's own question counts."""
     clock = Clock()
@@ -214,6 +231,9 @@ def test_only_the_gateway_is_the_gateway() -> None:
     """A liveness probe of Kubernetes, or somebody without the secret, prolongs nothing."""
     told = {key.lower(): value for key, value in asked_by_gateway(SECRET).items()}
     assert is_gateway(told, SECRET)
+    assert (term_of(told), term_of({"x-holdfast-term": "x"})) == (0, 0)
+    later = {key.lower(): value for key, value in asked_by_gateway(SECRET, 7).items()}
+    assert (is_gateway(later, SECRET), term_of(later)) == (True, 7)
     assert not is_gateway(told, keys("another"))
     assert not is_gateway({"authorization": told["authorization"]}, SECRET)
     assert silence.ASK_SHARE < 1

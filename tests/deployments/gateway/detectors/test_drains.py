@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +113,7 @@ async def test_a_drain_that_is_taken_back_is_reported_as_over(kit: Kit) -> None:
     leaving.clear()
     for _ in range(2):
         await drains.tick()
-        await asyncio.gather(*kit.gateway.site.tasks)
+        await kit.settled()
     recorded = kit.ledger.alerts(incident.id)
     assert [alert.machine for alert in recorded if not alert.firing] == [job.machines[1]]
     assert planned_move.withdrawn(kit.ledger.incident(incident.id), recorded)
