@@ -87,12 +87,13 @@ class LeaseBook:
         self._begun = 0
         """Bytes that it began with."""
         self._look_at = 0.0
-        known = journal is not None and journal.exists() and self._replay(journal)
-        if not known:
+        while journal is None or not (journal.exists() and self._replay(journal)):
+            self._data = Dataset(source, 1, seed=seed, agree=Alone())
             self._data.prepare()
+            self._splits, self._leases = [], Leases.of(())
             self._take_listing()
-        if journal is not None and not known:
-            self._begin(journal)
+            if journal is None or self._begin_first(journal):
+                break
 
     def grant(self, worker: str, have: tuple[int, ...] = ()) -> tuple[Lease, str, File, Split] | None:
         """Lease a split to a worker; None: there is none now.
@@ -269,6 +270,15 @@ class LeaseBook:
             self._require_newest(before)
             self._begin(Path(before.name))
         before.close()
+
+    def _begin_first(self, path: Path) -> bool:
+        """Begin a journal that has nothing yet; False: another book that was started with this one was faster."""
+        durable.make_folder(path.parent)
+        with path.open("a+b", buffering=0) as empty, _alone(empty):
+            if not _is_there(empty) or _acts(empty, 0)[0]:
+                return False
+            self._begin(path)
+            return True
 
     def _begin(self, journal: Path) -> None:
         """Begin a journal with what holds now."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -303,6 +303,31 @@ def test_what_is_answered_while_another_book_begins_is_not_lost(
     again.commit(again.run, lease.split, lease.token, 5)
     again.close()
     assert LeaseBook(data.folder(folder), journal=journal).used == 5
+
+
+def test_of_two_books_that_begin_one_journal_the_later_goes_on_from_the_other(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found none: the journal of one would be put in place of the other's, with what that has granted."""
+    journal, alone = tmp_path / "journal", lease_book._alone
+    granted: list[tuple[LeaseBook, Lease]] = []
+
+    def meanwhile(file: IO[bytes]) -> AbstractContextManager[None]:
+        monkeypatch.setattr(lease_book, "_alone", alone)
+        other = LeaseBook(data.folder(folder), journal=journal)
+        found = other.grant("w0")
+        assert found
+        granted.append((other, found[0]))
+        return alone(file)
+
+    monkeypatch.setattr(lease_book, "_alone", meanwhile)
+    book = LeaseBook(data.folder(folder), journal=journal)
+    ((other, lease),) = granted
+    with pytest.raises(StaleError, match="another book"):
+        other.grant("w1")
+    again = book.grant("w0")
+    assert again
+    assert (again[0].split, again[0].token, book.run) == (lease.split, lease.token, other.run)
 
 
 def test_a_book_waits_for_another_one_that_begins_the_journal_again(
