@@ -88,12 +88,12 @@ class LeaseBook:
         """Bytes that it began with."""
         self._look_at = 0.0
         while journal is None or not (journal.exists() and self._replay(journal)):
-            self._data = Dataset(source, 1, seed=seed, agree=Alone())
             self._data.prepare()
-            self._splits, self._leases = [], Leases.of(())
             self._take_listing()
             if journal is None or self._begin_first(journal):
                 break
+            self._data = Dataset(source, 1, seed=seed, agree=Alone())
+            self._splits, self._leases = [], Leases.of(())
 
     def grant(self, worker: str, have: tuple[int, ...] = ()) -> tuple[Lease, str, File, Split] | None:
         """Lease a split to a worker; None: there is none now.
