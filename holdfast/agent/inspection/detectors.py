@@ -49,7 +49,7 @@ def detectors(
     activity = Activity(every.activity_s, nvml, roots.sys, policy.network, time.monotonic)
     made = (
         activity,
-        KernelLog(machine, roots.kernel_log, every),
+        KernelLog(machine, roots.kernel_log, every, block=roots.sys / "block"),
         XidEvents(machine, every.host_s, nvml),
         Steady(machine, GpuHealth(policy.gpu, gpus, time.monotonic), every.gpu_s, blocking=True),
         Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),

@@ -43,7 +43,10 @@ class KernelLog:
         path: Path,
         intervals: IntervalsPolicy,
         clock: Callable[[], float] = time.time,
+        block: Path = Path("/sys/block"),
     ) -> None:
+        """``block`` lists the machine's block devices: media that can be taken out are none of its disks."""
+        self._block = block
         self.interval_s = intervals.kernel_log_s
         self._machine = machine
         self._recent_s = intervals.recent_s
@@ -107,7 +110,19 @@ class KernelLog:
         if matched is None:
             return None
         alert = _alert(self._machine, matched, now)
+        device = str(alert.evidence.get("device", ""))
+        if alert.kind is AlertKind.DISK_FAULT and self._can_be_taken_out(device):
+            return None
         return self._of_episode(alert, matched.pattern.again_s, now) if matched.pattern.again_s else alert
+
+    def _can_be_taken_out(self, device: str) -> bool:
+        """Return whether a device, or the one that it is a part of, is a stick, a card or a BMC's virtual medium."""
+        for name in (device, device.rstrip("0123456789")):
+            try:
+                return bool(name) and "/" not in name and (self._block / name / "removable").read_text()[:1] == "1"
+            except OSError:
+                continue
+        return False
 
     def _of_episode(self, alert: Alert, again_s: float, now: float) -> Alert:
         """Return the alert with its episode in the fingerprint: after ``again_s`` the same line is a new signal."""

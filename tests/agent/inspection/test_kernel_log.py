@@ -107,6 +107,16 @@ def test_xid_line_makes_an_alert_with_evidence(log: Path) -> None:
     assert detector.poll() == []
 
 
+def test_media_that_can_be_taken_out_are_no_disks(log: Path, tmp_path: Path) -> None:
+    """A BMC's virtual medium that is detached fails every read; the machine's own disks are reported."""
+    for name, removable in (("sda", "0\n"), ("sdb", "1\n")):
+        (tmp_path / "block" / name).mkdir(parents=True)
+        (tmp_path / "block" / name / "removable").write_text(removable)
+    detector = KernelLog("m0", log, LIMITS.intervals, block=tmp_path / "block")
+    write(log, *(f"I/O error, dev {name}, sector 1 op 0x0:(READ)" for name in ("sdb", "sdb1", "sda1", "sdc")))
+    assert [alert.evidence["device"] for alert in detector.poll()] == ["sda1", "sdc"]
+
+
 def test_switch_error_is_not_taken_for_an_xid(log: Path) -> None:
     """Number 79 of a switch means something else."""
     detector = KernelLog("m0", log, LIMITS.intervals)
