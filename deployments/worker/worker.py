@@ -17,6 +17,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from holdfast import process_name
 from holdfast.deployments.worker import states
 from holdfast.deployments.worker.orders import Orders
 from holdfast.deployments.worker.run_process import CANCEL
