@@ -72,7 +72,11 @@ async def shrink(case: RecoveryContext) -> None:
 @task(task_run_name="shrink {case.job} to {smaller.machines} machines")
 async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[str], target: str) -> None:
     # As it was when this was begun: repeated, the job may have its new size already.
-    before = {"from": case.job_now().spec.machines, "lacking": lacking, **case.begun("shrink", target)}
+    begun = case.begun("shrink", target)
+    before = {
+        "from": begun.get("from", case.job_now().spec.machines),
+        "lacking": begun.get("lacking", lacking),
+    }
 
     async def act() -> dict[str, Any]:
         machines = case.job_now().machines
@@ -81,12 +85,7 @@ async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[st
             case.ledger.set_size(case.job, left)
         return {"from": before["from"], "to": smaller.machines, "lacking": before["lacking"]}
 
-    intent = {
-        "to": smaller.machines,
-        "dropped": list(smaller.dropped),
-        "from": before["from"],
-        "lacking": lacking,
-    }
+    intent = {"to": smaller.machines, "dropped": list(smaller.dropped), **before}
     done = await case.once("shrink", target, intent, act)
     get_run_logger().warning(
         "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]

@@ -131,9 +131,8 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
     ]
     if not all(_AFTER.match(line) for line in (*further, *ignored)):
         return []
-    return [
-        (file, int(line), name or "<module>") for file, line, name in _FRAME.findall(rest[: last.start()])
-    ]
+    frames = _FRAME.findall(rest[: last.start()])
+    return [(file, int(line), name or "<module>") for file, line, name in frames]
 
 
 def _last_raised(text: str) -> tuple[int, int]:

@@ -131,7 +131,7 @@ class Jobs(Connection):
             return row.to(Job)
 
     def set_size(self, name: str, machines: Sequence[str], *, wanted: bool = False) -> Job:
-        """Give the job these machines, and a spec of their number; all else in it stays: a role may be scaled meanwhile.
+        """Give the job these machines, and a spec of their number; all else stays: a role may be scaled meanwhile.
 
         ``wanted`` is as in :meth:`.JobSpec.resized`.
 

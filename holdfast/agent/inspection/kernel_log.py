@@ -117,9 +117,9 @@ class KernelLog:
 
     def _can_be_taken_out(self, device: str) -> bool:
         """Return whether a device, or the one that it is a part of, is a stick, a card or a BMC's virtual medium."""
-        for name in (device, device.rstrip("0123456789")):
+        for name in filter(None, (device, device.rstrip("0123456789"))):
             try:
-                return bool(name) and "/" not in name and (self._block / name / "removable").read_text()[:1] == "1"
+                return (self._block / name / "removable").read_text().startswith("1")
             except OSError:
                 continue
         return False

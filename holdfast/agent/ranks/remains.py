@@ -3,7 +3,8 @@
 Every process that comes from a rank is below the fork server in the tree of processes
 (:mod:`holdfast.agent.ranks.adopting`). Its *mark* identifies the rank: the path of the rank's control page, in the
 environment that a program was executed with, and in the name of a mapping that a plain fork inherits. A process that
-has neither gave up its environment; it is of the only job that runs here, and is left alone where there are several, or replicas of roles.
+has neither gave up its environment; it is of the only job that runs here, and is left alone where there are several, or
+replicas of roles.
 Where an epoch has a control group of its own (:mod:`holdfast.agent.ranks.epoch_groups`), all its members are the
 epoch's.
 """

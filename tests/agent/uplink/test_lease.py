@@ -209,7 +209,8 @@ def test_a_leader_that_was_replaced_renews_nothing() -> None:
     assert (standing.silent_s, standing.lease_s) == (pytest.approx(4.0), 5.0)
     assert standing.answered(104.0, Heard(lease_s=5.0)), "an older release names no term"
     clock.now = 116.0
-    assert standing.answered(116.0, Heard(lease_s=5.0, term=3)), "the ledger was put back: no later one is left"
+    # The ledger was put back: no later leader is left.
+    assert standing.answered(116.0, Heard(lease_s=5.0, term=3))
     assert not standing.answered(116.0, Heard(lease_s=5.0, term=2))
 
 
