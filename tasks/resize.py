@@ -71,21 +71,23 @@ async def shrink(case: RecoveryContext) -> None:
 
 @task(task_run_name="shrink {case.job} to {smaller.machines} machines")
 async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[str], target: str) -> None:
-    # As it was when this was begun: repeated, the job may have its new size already.
     begun = case.begun("shrink", target)
-    before = {
-        "from": begun.get("from", case.job_now().spec.machines),
-        "lacking": begun.get("lacking", lacking),
-    }
 
     async def act() -> dict[str, Any]:
-        machines = case.job_now().machines
-        if len(machines) != smaller.machines or {*before["lacking"]}.intersection(machines):
-            left = [name for slot, name in enumerate(machines) if slot not in smaller.dropped]
-            case.ledger.set_size(case.job, left)
-        return {"from": before["from"], "to": smaller.machines, "lacking": before["lacking"]}
+        job = case.job_now()
+        result = {"from": job.spec.machines, "to": smaller.machines, "lacking": lacking}
+        if len(job.machines) == smaller.machines and not {*lacking}.intersection(job.machines):
+            return {**result, "from": begun.get("from", job.spec.machines)}  # it was done, and not recorded
+        left = [name for slot, name in enumerate(job.machines) if slot not in smaller.dropped]
+        case.ledger.set_size(case.job, left)
+        return result
 
-    intent = {"to": smaller.machines, "dropped": list(smaller.dropped), **before}
+    intent = {
+        "to": smaller.machines,
+        "dropped": list(smaller.dropped),
+        "from": case.job_now().spec.machines,
+        "lacking": lacking,
+    }
     done = await case.once("shrink", target, intent, act)
     get_run_logger().warning(
         "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]
