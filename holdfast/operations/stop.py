@@ -90,8 +90,8 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
         machines = [machine for machine in machines if machine.name not in silent]
     if undying := [name for name, answer in forgot.items() if isinstance(answer, UndyingError)]:
         # The gateway asks again, until they are gone, or a person evicts the machine.
-        why = forgot[undying[0]]
-        _log.warning("job %s: %s keep what does not die: %s", job.name, join_names(undying), why)
+        reason = forgot[undying[0]]
+        _log.warning("job %s: %s keep what does not die: %s", job.name, join_names(undying), reason)
         machines = [machine for machine in machines if machine.name not in undying]
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
     ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job.name)

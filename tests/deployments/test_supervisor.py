@@ -81,7 +81,7 @@ async def test_a_service_whose_pid_cannot_be_written_is_started_once(
     script = f"import time; open({str(starts)!r}, 'a').write('x'); time.sleep(1000)"
     keeper = Keeper(Service("one", (sys.executable, "-c", script)), tmp_path)
     kept = asyncio.create_task(keeper.keep())
-    while not (starts.exists() and starts.read_text()):
+    while not (starts.exists() and starts.read_text()):  # noqa: ASYNC110  (written by another process)
         await asyncio.sleep(0.05)
     await asyncio.sleep(4 * FIRST_DELAY_S)
     await keeper.stop()

@@ -16,6 +16,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running, State, Suspended
 
+from holdfast import process_name
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import offline, prefect_runs
 from holdfast.deployments.gateway.runs.prefect_runs import PrefectRuns
@@ -131,11 +132,12 @@ async def test_a_suspended_run_is_cancelled_with_the_reason(api: Api, runs: Pref
 
 
 def test_a_process_without_prefect_is_known_where_the_clock_was_set() -> None:
-    """By the ticks from the boot to its start; ids of earlier releases have only the time of the wall clock."""
+    """By boot and start in its name; ids of earlier releases have only the time of the wall clock."""
     me, created = f"{os.uname().nodename}:{os.getpid()}", psutil.Process().create_time()
-    ticks = offline._ticks(os.getpid())
-    assert offline.lives(f"{me}@{ticks}", f"{created + 3600:.2f}") is True
-    assert offline.lives(f"{me}@{ticks}0", f"{created:.2f}") is False
+    name = process_name.name_of(os.getpid())
+    mark = name.partition("@")[2]
+    assert offline.lives(name, f"{created + 3600:.2f}") is True
+    assert offline.lives(name.replace("@", "@0", 1), f"{created:.2f}") is False
     assert offline.lives(me, f"{created:.2f}") is True
     assert offline.lives(me, f"{created + 3600:.2f}") is False
-    assert offline.lives(f"another-host:{os.getpid()}@{ticks}") is None
+    assert offline.lives(f"another-host@{mark}") is None
