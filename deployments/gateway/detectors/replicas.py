@@ -56,7 +56,7 @@ class Replicas:
         self._correlator = correlator
         self._jobs: dict[str, _Job] = {}
         self._unsent: list[Alert] = []
-        """What the ledger could not take yet: a step is compared once."""
+        """Alerts that the ledger could not take yet: a step is compared once."""
 
     def hear(self, report: Report) -> None:
         """Take an admitted machine's report on its own ranks."""

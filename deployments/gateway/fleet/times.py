@@ -91,7 +91,7 @@ class Times:
             except UnknownError:
                 continue
             before = self._rows.get(job.name, frozenset())
-            # Of a job that has ended the last hour says nothing: low for ever, it would page people for ever.
+            # Of a job that has ended the last hour means nothing: low for ever, it would page people for ever.
             self._rows[job.name] = publish(
                 self._site.metrics, job.name, total, None if over else window, before
             )
