@@ -39,11 +39,19 @@ class Pattern(Frozen):
     """Evidence added to every match."""
     again_s: float = Field(0.0, ge=0)
     """Seconds after which the same fault of the same device is a new signal; 0: never."""
+    multiple_of: int = Field(1, ge=1)
+    """It matches only where the group ``value`` is a multiple: 65535 for sums of registers that read as all ones."""
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
         """The expression."""
         return re.compile(self.regex)
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return where it is in ``line``; None: it is not."""
+        if not any(hint in line for hint in self.hints) or (found := self.compiled.search(line)) is None:
+            return None
+        return found if self.multiple_of == 1 or int(found["value"]) % self.multiple_of == 0 else None
 
 
 class Match(Frozen):
@@ -77,7 +85,7 @@ class Registry(Frozen):
         if not self.worth(line):
             return None
         for pattern in self.patterns:
-            if any(hint in line for hint in pattern.hints) and (found := pattern.compiled.search(line)):
+            if (found := pattern.search(line)) is not None:
                 groups = {name: printable(value, 300) for name, value in found.groupdict().items() if value}
                 return Match(pattern=pattern, line=printable(line), groups=groups)
         return None

@@ -339,6 +339,19 @@ OTHERS = [
         )
     ],
     *[
+        (
+            f"amdgpu 0000:08:00.0: amdgpu: {count} uncorrectable hardware errors detected in umc block",
+            "host_fault",
+            {"check": "gpu_counter_unreadable", "harmless": True, "value": count},
+        )
+        for count in (65535, 8 * 65535, 1048560, 2**32 - 1)
+    ],
+    (
+        "amdgpu 0000:08:00.0: amdgpu: 65536 uncorrectable hardware errors detected in umc block",
+        "gpu_ecc_uncorrectable",
+        {"value": 65536},
+    ),
+    *[
         (told, "host_fault", {"check": "nic_tx_timeout", "device": device})
         for told, device in (
             ("NETDEV WATCHDOG: eth1 (mlx4_core): transmit queue 0 timed out", "eth1"),
