@@ -16,6 +16,7 @@ AGREEMENT = "holdfast/session/agreement"
 """The file in which a rank waits for all others to call ``Session.checkpoint`` too."""
 # Only the innermost frames show whether a process waits: `backward` further out is just how it got there.
 WAITING_DEPTH = 2
+_WORK_WAIT = ("wait", "torch/distributed", 0)
 Signature = tuple[tuple[str, str, int], ...]
 """Function, file and line (0: left out) of each frame, innermost first as py-spy gives them."""
 
@@ -36,9 +37,12 @@ class StackGroup(Frozen):
 def signature(dump: StackDump, with_lines: bool = False) -> Signature:
     """Return the key by which stacks are compared.
 
-    Lines are left out by default: ranks inside one collective may be a line apart.
+    Lines are left out by default: ranks inside one collective may be a line apart. Functions of extension modules have
+    no frame: where the innermost one calls ``wait`` of an object, such as the work of an asynchronous collective, that
+    call is put before it. Waits of Python's own library have frames, and are innermost themselves.
     """
-    return tuple((frame.function, frame.file, frame.line if with_lines else 0) for frame in dump.frames)
+    frames = tuple((frame.function, frame.file, frame.line if with_lines else 0) for frame in dump.frames)
+    return (_WORK_WAIT, *frames) if frames and ".wait(" in dump.frames[0].source else frames
 
 
 def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:

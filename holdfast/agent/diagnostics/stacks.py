@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.commands import run
+from holdfast.commands import Ended, run
 from holdfast.models.agent import Frame, StackDump
 
 TIMEOUT_S = 5.0
@@ -26,6 +26,10 @@ _KEPT = 16 << 20
 """Bytes: the answer is one document, of all threads."""
 _MAX_FRAMES = 64
 _MAX_CHILDREN = 64
+_MAIN = "MainThread"
+_SOURCE_S = 2.0
+_SOURCE_KEPT = 200
+_hanging: set[asyncio.Task[Ended]] = set()
 _LETTERS = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",
@@ -88,7 +92,36 @@ async def _dump(machine: str, target: _Target, timeout_s: float) -> list[StackDu
         threads = await _py_spy(["dump", "--json", *options, "--pid", str(target.pid)], timeout_s)
     except (OSError, ValueError, TimeoutError) as error:
         return [_empty(machine, target, _explain(error, timeout_s))]
-    return [_thread(machine, target, thread) for thread in threads]
+    sources = {} if target.child else await _sources(target.pid, threads)
+    return [
+        _thread(machine, target, thread, sources.get(number, "")) for number, thread in enumerate(threads)
+    ]
+
+
+async def _sources(pid: int, threads: list[dict[str, Any]]) -> dict[int, str]:
+    """Return the line at which a main thread is, by the thread's place; nothing where its file cannot be read.
+
+    In processes of their own, as a mount may not answer: one that hangs is left, and no other is started beside it.
+    """
+    found: dict[int, str] = {}
+    for number, thread in enumerate(threads):
+        inner = next(iter(thread.get("frames", [])), None)
+        if inner is None or thread.get("thread_name") != _MAIN or not inner.get("line"):
+            continue
+        name = str(inner.get("filename") or "")
+        path = f"/proc/{pid}/root{name}" if name.startswith("/") else f"/proc/{pid}/cwd/{name}"
+        if any(not each.done() for each in _hanging):
+            break
+        _hanging.clear()
+        command = ["sed", "-n", f"{int(inner['line'])}{{p;q}}", path]
+        reading = asyncio.create_task(run(command, _SOURCE_S, kept=_SOURCE_KEPT))
+        # Longer than its own time: a process that can be ended has ended by then.
+        await asyncio.wait({reading}, timeout=2 * _SOURCE_S)
+        if not reading.done():
+            _hanging.add(reading)
+        elif reading.result().ok:
+            found[number] = reading.result().out.strip()
+    return found
 
 
 async def _py_spy(arguments: list[str], timeout_s: float) -> list[dict[str, Any]]:
@@ -136,14 +169,15 @@ def _empty(machine: str, target: _Target, error: str) -> StackDump:
     )
 
 
-def _thread(machine: str, target: _Target, thread: dict[str, Any]) -> StackDump:
+def _thread(machine: str, target: _Target, thread: dict[str, Any], source: str) -> StackDump:
     frames = tuple(
         Frame(
             function=frame["name"],
             file=frame.get("short_filename") or frame.get("filename") or "?",
             line=frame.get("line") or 0,
+            source=source if place == 0 else "",
         )
-        for frame in thread.get("frames", [])[:_MAX_FRAMES]
+        for place, frame in enumerate(thread.get("frames", [])[:_MAX_FRAMES])
     )
     return StackDump(
         machine=machine,

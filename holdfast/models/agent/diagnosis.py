@@ -80,6 +80,8 @@ class Frame(Frozen):
     function: str
     file: str
     line: int = 0
+    source: str = ""
+    """Text of the line, of the innermost frame of a rank's main thread, where its file can be read."""
 
 
 class StackDump(Frozen):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from holdfast.agent.diagnostics import stacks
+from holdfast.commands import Ended
 from holdfast.models.agent import StackDump
 from tests.e2e.waiting import DEADLINE_S, wait_for
 
@@ -68,6 +69,7 @@ async def test_rank_is_dumped_innermost_frame_first(rank: int) -> None:
     assert (dump.machine, dump.rank, dump.pid, dump.thread) == ("m0", 3, rank, "MainThread")
     assert [frame.function for frame in dump.frames] == ["wait_for_others", "<module>"]
     assert dump.frames[0].file == "script.py"
+    assert [frame.source for frame in dump.frames] == ["time.sleep(600)", ""]
     assert dump.error == ""
 
 
@@ -88,6 +90,31 @@ async def test_stopped_process_is_read_as_it_stands(rank: int) -> None:
     assert dump.process_state == "T"
     assert dump.frames or dump.error
     assert stopped(rank)
+
+
+async def test_source_on_a_mount_that_does_not_answer_is_left_out(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that nobody can end delays one dump by a moment, and the next ones not at all."""
+    await functions(rank, child=False, wanted="wait_for_others")
+    real, started, over = stacks.run, [], asyncio.Event()
+
+    async def run(command: list[str], timeout_s: float, kept: int = 0) -> Ended:
+        if command[0] != "sed":
+            return await real(command, timeout_s, kept)
+        started.append(command)
+        await over.wait()
+        return Ended(status=None)
+
+    monkeypatch.setattr(stacks, "run", run)
+    monkeypatch.setattr(stacks, "_SOURCE_S", 0.01)
+    for _ in range(3):
+        [dump] = [each for each in await stacks.dump("m0", {3: rank}) if not each.child]
+        assert dump.frames
+        assert dump.frames[0].source == ""
+    assert len(started) == 1
+    over.set()
+    await asyncio.gather(*stacks._hanging)
 
 
 async def test_process_that_is_gone_is_an_error_not_an_exception() -> None:

@@ -95,6 +95,19 @@ def test_a_data_loaders_wait_is_no_collective() -> None:
     assert answer.suspects == ("m3",)
 
 
+def test_a_wait_for_a_work_of_torch_is_a_wait() -> None:
+    """It has no frame of its own: the line that calls it is innermost, and its rank is not elsewhere."""
+    waits = dump(1, per=1)
+    inner = waits.frames[0].model_copy(update={"source": "    works.pop().wait()"})
+    waits = waits.model_copy(update={"frames": (inner, *waits.frames[1:])})
+    others = [dump(r, REDUCE, per=1) for r in (2, 3)]
+    of = job(machines=4, per=1)
+    assert found([dump(0, REDUCE, per=1), waits, *others], of).suspects == ()
+    assert found([dump(0, SLEEP, per=1), waits, *others], of).suspects == ("m0",)
+    several = [waits.model_copy(update={"rank": rank, "machine": f"m{rank}"}) for rank in (1, 2)]
+    assert found([dump(0, SLEEP, per=1), *several, dump(3, REDUCE, per=1)], of).suspects == ("m0",)
+
+
 def test_user_code_called_from_backward_does_not_wait() -> None:
     """Only the innermost frames count."""
     inner = [
