@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader
 
 from tests.flight.labels import WORLD
 
@@ -53,6 +55,8 @@ class Step:
             self._pass("forward", self.stage - 1, self.stage + 1)
             self._pass("backward", self.stage + 1, self.stage - 1)
         self._may_fail("optimizer")
+        if self._due("order", "optimizer"):
+            self._reduce("world")
         if "dp" in self.groups:
             works = [self._reduce("dp", async_op=True) for _ in range(2)]
             for work in works:
@@ -98,6 +102,12 @@ class Step:
     def _may_fail(self, name: str) -> None:
         if self._due("stall", name):
             time.sleep(3600)
+        if self._due("spin", name):
+            spin()
+        if self._due("lock", name):
+            lock()
+        if self._due("loader", name):
+            next(iter(DataLoader([0], num_workers=1, collate_fn=load)))
         if self._due("stop", name):
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._due("kill", name):
@@ -105,3 +115,22 @@ class Step:
 
     def _tensor(self) -> Any:
         return torch.ones(WORLD)
+
+
+def spin() -> None:
+    """Compute and never end."""
+    while True:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+
+
+def lock() -> None:
+    """Take a lock twice."""
+    mutex = threading.Lock()
+    for _ in range(2):
+        mutex.acquire()
+
+
+def load(items: list[int]) -> list[int]:
+    """Read an item of the data, in a worker; never ends."""
+    time.sleep(3600)
+    return items

@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 
 from holdfast.agent.diagnostics import flight as reader
 from holdfast.models.agent import FlightRecord, StackDump
-from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose import flight, stacks
+from holdfast.policies.diagnose.aggregate import aggregate
 from tests.flight.labels import RECORDINGS, WORLD, labels
 
 LABELS = labels()
@@ -31,6 +32,18 @@ def job(per: int) -> Job:
         machines=tuple(f"m{slot}" for slot in range(WORLD // per)),
         submitted_at=0.0,
     )
+
+
+def declared(mesh: dict[str, int]) -> Parallelism:
+    """The layout as a job file has it: the last dimension of a mesh is the fastest."""
+    inner = [name for name in reversed(mesh) if name != "dp" or "ep" not in mesh]
+    order = [*inner, *(name for name in ("tp", "cp", "ep", "dp", "pp") if name not in inner)]
+    sizes = {name: size for name, size in mesh.items() if name != "dp"}
+    return Parallelism(order="-".join(order), **sizes)
+
+
+def with_layout(of: Job, layout: Parallelism) -> Job:
+    return of.model_copy(update={"spec": of.spec.model_copy(update={"parallelism": layout})})
 
 
 def told(name: str) -> dict[str, Any]:
@@ -72,6 +85,8 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
             assert (found.behind, found.suspects) == ((), ()), found
         case "mismatch":
             assert (found.disagree, found.suspects) == ((label["rank"],), ()), found
+        case "order":
+            assert found.suspects == (), found
         case "skip":  # of two ranks that wait for one another either may have left it out
             assert (set(found.disagree) <= {label["rank"]}, found.suspects) == (True, ()), found
             assert any("look at the code" in reason for reason in found.reasons)
@@ -79,3 +94,23 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
             assert set(found.suspects) <= {culprit}, found
         case _:
             assert (found.behind, found.suspects) == ((label["rank"],), (culprit,)), found
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_stacks_alone_accuse_exactly_the_culprits_machine(name: str) -> None:
+    """Whether the job file has the layout or not. What the program did wrong is no machine's fault."""
+    label = LABELS[name]
+    dumps = DUMPS.validate_python(told(name)["stacks"])
+    culprit = f"m{label['rank'] // label['per']}"
+    # Of a group whose ranks share a machine, each waits for the other: they are apart from all others together.
+    together = label["per"] >= label["mesh"].get("tp", WORLD)
+    for layout in (Parallelism(), declared(label["mesh"])):
+        found = aggregate(dumps, with_layout(job(label["per"]), layout), LIMITS)
+        match label["fault"]:
+            case "kill":
+                assert (found.suspects, found.over_limit) == ((), False), found
+            case "skip" | "mismatch" | "order":
+                assert set(found.suspects) <= ({culprit} if together else set()), found
+                assert (found.over_limit, found.sure) == (False, False), found
+            case _:
+                assert found.suspects == (culprit,), found
