@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch.utils.data import DataLoader
 from tests.flight.labels import WORLD
 
 FAULT_STEP = 3
+ASKED, CUT = "cut-asked", "cut-made"
+"""Files that are made."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ def run(rank: int, store: str, mesh: dict[str, int], fault: Fault, tick: Callabl
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     made = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     step = Step(rank, {name: made.get_group(name) for name in mesh}, fault, tick)
+    step.folder = Path(store).parent
     while True:
         step.take()
 
@@ -44,7 +48,7 @@ class Step:
 
     def __init__(self, rank: int, groups: dict[str, Any], fault: Fault, tick: Callable[[], None]) -> None:
         self.rank, self.groups, self.fault, self.tick = rank, groups, fault, tick
-        self.number = 0
+        self.number, self.folder = 0, Path()
         ranks = dist.get_process_group_ranks(groups["pp"]) if "pp" in groups else [rank]
         self.stage, self.stages = ranks.index(rank), ranks
 
@@ -104,6 +108,8 @@ class Step:
             time.sleep(3600)
         if self._due("spin", name):
             spin()
+        if self._due("link", name):
+            self.wait_for_cut()
         if self._due("lock", name):
             lock()
         if self._due("loader", name):
@@ -112,6 +118,12 @@ class Step:
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._due("kill", name):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait_for_cut(self) -> None:
+        """Ask for the cut of the connection to the rank from which this one received, and wait until it is made."""
+        (self.folder / ASKED).touch()
+        while not (self.folder / CUT).exists():
+            time.sleep(0.01)
 
     def _tensor(self) -> Any:
         return torch.ones(WORLD)

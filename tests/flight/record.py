@@ -19,8 +19,9 @@ import torch.distributed.device_mesh  # noqa: F401  (once, not in every rank)
 
 from holdfast.agent.diagnostics import flight, stacks
 from holdfast.agent.ranks import flight_thread
+from tests.flight import wire
 from tests.flight.labels import RECORDINGS, WORLD, labels
-from tests.flight.program import Fault, run
+from tests.flight.program import ASKED, CUT, Fault, run
 
 _ENTRIES = 24
 """Of the newest, that are kept."""
@@ -48,8 +49,12 @@ def record(label: dict[str, Any], folder: Path) -> dict[str, Any]:
         "TORCH_FR_BUFFER_SIZE": "2000",
     }
     ticks = mmap.mmap(-1, 8 * WORLD)
+    if label["fault"] == "link":
+        wire.isolate()
     pids = {rank: _fork(rank, folder, label, ticks) for rank in range(WORLD)}
     try:
+        if label["fault"] == "link":
+            _cut(folder, pids[label["rank"]], pids[label["peer"]])
         _wait_until_still(ticks)
         alive = {rank: pid for rank, pid in pids.items() if _alive(pid)}
         dumps = asyncio.run(_dump(folder, alive))
@@ -90,6 +95,14 @@ def _fork(rank: int, folder: Path, label: dict[str, Any], ticks: mmap.mmap) -> i
         sys.stderr.write(f"rank {rank}: {type(error).__name__} {str(error)[:100]}\n")
     finally:
         os._exit(1)
+
+
+def _cut(folder: Path, source: int, target: int) -> None:
+    deadline = time.monotonic() + 60
+    while not (folder / ASKED).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    wire.cut(source, target)
+    (folder / CUT).touch()
 
 
 def _wait_until_still(ticks: mmap.mmap) -> None:

@@ -85,7 +85,7 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
             assert (found.behind, found.suspects) == ((), ()), found
         case "mismatch":
             assert (found.disagree, found.suspects) == ((label["rank"],), ()), found
-        case "order":
+        case "order" | "link":
             assert found.suspects == (), found
         case "skip":  # of two ranks that wait for one another either may have left it out
             assert (set(found.disagree) <= {label["rank"]}, found.suspects) == (True, ()), found
@@ -107,6 +107,8 @@ def test_stacks_alone_accuse_exactly_the_culprits_machine(name: str) -> None:
     for layout in (Parallelism(), declared(label["mesh"])):
         found = aggregate(dumps, with_layout(job(label["per"]), layout), LIMITS)
         match label["fault"]:
+            case "link":
+                assert found.suspects == (), found
             case "kill":
                 assert (found.suspects, found.over_limit) == ((), False), found
             case "skip" | "mismatch" | "order":
@@ -114,3 +116,20 @@ def test_stacks_alone_accuse_exactly_the_culprits_machine(name: str) -> None:
                 assert (found.over_limit, found.sure) == (False, False), found
             case _:
                 assert found.suspects == (culprit,), found
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_pipeline_whose_link_is_dead_goes_as_a_whole_or_to_a_person(share: float) -> None:
+    """Either end may be at fault: both go where so many may, none where only one may.
+
+    Each of the two machines runs a rank of another pipeline too, which only waits.
+    """
+    label = LABELS["pp2-dp4-link"]
+    dumps = DUMPS.validate_python(told("pp2-dp4-link")["stacks"])
+    of = with_layout(job(label["per"]), declared(label["mesh"]))
+    found = aggregate(dumps, of, LIMITS.model_copy(update={"max_share": share}))
+    assert found.outliers == (label["peer"], label["rank"])
+    if share == 0.5:
+        assert (found.suspects, found.shared_group, found.sure) == (("m0", "m2"), "pp 1", False), found
+    else:
+        assert (found.suspects, found.over_limit) == ((), True), found
