@@ -17,9 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-
-import psutil
 
 CONTROL = "gw"
 """The control plane's side: this host."""
@@ -98,25 +95,6 @@ class Lab:
         self._unrule(one, other)
         self._unrule(other, one)
 
-    def cut_processes(self, source: int, target: int) -> None:
-        """No packet of one process's connections with another on another host arrives there; the way back stays.
-
-        Lasts until the lab is closed; new connections pass.
-        """
-        from_host, to_host = self._host_of(source), self._host_of(target)
-        ends = {(each.laddr, each.raddr) for each in psutil.Process(target).net_connections("tcp4")}
-        found = [
-            each
-            for each in psutil.Process(source).net_connections("tcp4")
-            if each.raddr and (each.raddr, each.laddr) in ends
-        ]
-        assert found, f"processes {source} and {target} have no connection"
-        for each in found:
-            ports = [("sport", each.laddr.port), ("dport", each.raddr.port)]
-            match = [word for end, port in ports for word in ("match", "ip", end, str(port), "0xffff")]
-            match = [*_match_source(self.address(from_host)), *match]
-            self._rule(f"{from_host}:{each.laddr.port}", to_host, match, _DROPS)
-
     def cut_from_all(self, host: str, but: Sequence[str] = ()) -> None:
         """Cut a host from all others, ``but`` some."""
         for other in self._others(host, but):
@@ -170,11 +148,6 @@ class Lab:
             over.set()
             flapping.join()
             self.plug(host)
-
-    def _host_of(self, pid: int) -> str:
-        space = Path(f"/proc/{pid}/ns/net").stat().st_ino
-        folder = Path("/run/netns")
-        return next(host for host in self.hosts if (folder / self.namespace(host)).stat().st_ino == space)
 
     def _others(self, host: str, but: Sequence[str] = ()) -> list[str]:
         return [other for other in (CONTROL, *self.hosts) if other != host and other not in but]
