@@ -25,11 +25,18 @@ def folder(path: Path, *, or_roots: bool = False) -> Path:
         or_roots: root may own it as well (a volume that was mounted for us); then it is left as it is.
 
     Raises:
-        SettingsError: it belongs to another user, others could write to it, or it is a link or no folder.
+        SettingsError: it cannot be made, belongs to another user, others could write to it, or it is a link or no
+            folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: this folder cannot be made ({error.strerror or error}); expected a place where "
+            f"{_user(os.geteuid())} may make one."
+        ) from None
     descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY, "a folder")
     try:
         found = os.fstat(descriptor)

@@ -13,13 +13,14 @@ import pytest
 from holdfast import private
 from holdfast.agent import wire
 from holdfast.agent.__main__ import main as agent
-from holdfast.deployments.local import control
+from holdfast.deployments.local import bringup, control
 from holdfast.drivers.local import LocalDriver
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.paths import shm_dir, shm_root
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.save import slot_files
 from holdfast.storage.ledger import Ledger
+from tests.e2e.waiting import free_ports
 
 NOBODY = 65534
 OPENERS: dict[str, Callable[[Path], object]] = {
@@ -143,13 +144,14 @@ def test_an_agent_does_not_keep_weights_in_memory_of_another_user(
         shm_root(home).rmdir()
 
 
-def test_a_home_is_closed_to_others(home: Path) -> None:
+def test_a_home_is_closed_to_others(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`up` closes one that a former release left open; the ledger and the bucket are closed by themselves."""
     home.mkdir(mode=0o755)
     (home / "ledger.db").touch(0o644)
+    monkeypatch.setattr(bringup, "start", lambda *_: None)
     before = os.umask(0o022)
     try:
-        control._prepare(Settings(home=home, s3_bucket="b"))
+        control.up(Settings(home=home, s3_bucket="b", port=free_ports()), progress=lambda _: None)
     finally:
         os.umask(before)
     open_to_others = [path for path in (home, *home.rglob("*")) if path.stat().st_mode & 0o077]
@@ -177,5 +179,5 @@ def test_a_home_of_another_user_is_refused(shared: Path) -> None:
     place = shared / ".holdfast"
     as_another_user('mkdir -m 777 "$1"', place)
     with pytest.raises(SettingsError, match="belongs to user nobody"):
-        control._prepare(Settings(home=place))
+        control.up(Settings(home=place, port=free_ports()), progress=lambda _: None)
     assert list(place.iterdir()) == []

@@ -184,7 +184,6 @@ def _require_sound(settings: Settings) -> None:
 
 
 def _prepare(settings: Settings) -> None:
-    private.folder(settings.home, or_roots=True)
     durable.sync(settings.home.parent)
     if not settings.shared_secret.get_secret_value():
         secret.create(settings.secret_path)

@@ -118,8 +118,9 @@ def py_spy() -> DoctorCheck:
 
 
 def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> DoctorCheck:
-    """Room for state, logs and the embedded object store."""
-    free = shutil.disk_usage(settings.home).free
+    """Room for state, logs and the embedded object store, also where `holdfast up` has yet to make the folder."""
+    home = settings.home.absolute()
+    free = shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.is_dir())).free
     ok = free >= needed_bytes
     advice = "" if ok else f"free some space, or move the project: {needed_bytes >> 30} GiB are needed"
     return DoctorCheck(

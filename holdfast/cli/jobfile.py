@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,15 +44,20 @@ def read(path: Path) -> JobSpec:
         SettingsError: no such file, no YAML mapping, or a field is wrong (line, field, value, what was expected).
     """
     source = policy_file.parse(path, "job file")
-    return parse(source.values, str(path), source.line_of)
+    return parse(source.values, str(path), source.line_of, source.texts)
 
 
 def parse(
     content: Mapping[Any, Any],
     origin: str,
     line_of: Callable[[Location], int | None] = lambda _: None,
+    texts: Mapping[Location, str] = MappingProxyType({}),
 ) -> JobSpec:
-    """Return a job from a mapping; ``origin`` names it in errors, ``line_of`` gives the line of a field.
+    """Return a job from a mapping; ``origin`` names it in errors.
+
+    Args:
+        line_of: gives the line of a field.
+        texts: fields as they are written in the file.
 
     Raises:
         SettingsError: names every wrong field.
@@ -58,17 +65,20 @@ def parse(
     try:
         return JobSpec.model_validate(content)
     except ValidationError as error:
-        lines = [_placed(dict(detail), line_of) for detail in error.errors()]
+        lines = [_placed(dict(detail), line_of, texts) for detail in error.errors()]
     known = ", ".join(JobSpec.model_fields)
     raise SettingsError(
         f"job file {origin}:\n" + "\n".join(f"  {line}" for line in lines) + f"\n  (fields: {known})"
     )
 
 
-def _placed(detail: dict[str, Any], line_of: Callable[[Location], int | None]) -> str:
+def _placed(
+    detail: dict[str, Any], line_of: Callable[[Location], int | None], texts: Mapping[Location, str]
+) -> str:
     # In the job file the sizes of an elastic job stand under `machines`.
     location = tuple("machines" if part == "elastic" else part for part in detail["loc"] if part != "[key]")
     line = line_of(location)
+    detail["written"] = texts.get(location, str(detail["input"]))
     return (f"line {line}: " if line else "") + _explain(detail, ".".join(map(str, location)))
 
 
@@ -79,10 +89,13 @@ def _explain(detail: dict[str, Any], field: str) -> str:
             return f"{field}: missing; expected {_expected(detail['loc'])}"
         case "extra_forbidden":
             return f"{field} = {detail['input']!r}: no such field"
+        case "invalid_key":
+            return f"{field}: expected text as the name of a field"
         case "value_error":
             return f"{field}: {detail['ctx']['error']}" if field else str(detail["ctx"]["error"])
         case _:
-            return f"{field} = {detail['input']!r}: expected {_reason(detail)}"
+            shown = detail["written"] if isinstance(detail["input"], date) else repr(detail["input"])
+            return f"{field} = {shown}: expected {_reason(detail)}"
 
 
 def _reason(detail: dict[str, Any]) -> str:
@@ -91,8 +104,8 @@ def _reason(detail: dict[str, Any]) -> str:
         case "string_pattern_mismatch":
             pattern = context["pattern"]
             return str(_IN_WORDS.get(pattern, f"text that matches {pattern}"))
-        case "string_type" if isinstance(given, bool | int | float):
-            return f'text; with quotes it is: "{str(given).lower() if isinstance(given, bool) else given}"'
+        case "string_type" if isinstance(given, bool | int | float | date):
+            return f'text; with quotes it is: "{detail["written"]}"'
         case "greater_than_equal":
             return f"{context['ge']:g} or more"
         case "less_than_equal":

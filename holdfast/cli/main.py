@@ -101,6 +101,11 @@ def run() -> None:
         app()
     except HoldfastError as error:
         _fail(str(error))
+    except OSError as error:
+        # A folder that may not be made, a disk without space. Without a path it is nothing that the user named.
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _CONTROL_PLANE:
             raise

@@ -1,4 +1,4 @@
-"""Environment variables that a job or a role gives its processes."""
+"""Environment variables and arguments that a job or a role gives its processes."""
 
 from __future__ import annotations
 
@@ -57,3 +57,14 @@ def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
 
 Environment = Annotated[dict[str, str], AfterValidator(_can_be_set)]
 """By name; refused is what no process can be started with."""
+
+
+def _can_be_passed(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    for argument in arguments:
+        if "\0" in argument:
+            raise ValueError(f"{argument!r}: expected a text without NUL")
+    return arguments
+
+
+Arguments = Annotated[tuple[str, ...], AfterValidator(_can_be_passed)]
+"""Of a script; refused is what no process can be started with."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Frozen, Given
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
-from holdfast.models.environment import Environment, not_yours
+from holdfast.models.environment import Arguments, Environment, not_yours
 from holdfast.models.names import JobName, MachineName, Version
 from holdfast.models.roles import TRAINER, RoleName, RoleSpec, no_room, problem
 from holdfast.models.start_from import StartFrom
@@ -195,6 +195,8 @@ def no_start(spec: JobSpec) -> str:
     for name, role in spec.roles.items():
         if wrong := not_yours(role.env, of_ranks=False):
             return f"roles.{name}.env: {wrong}"
+        if below := [index for index in role.gpus or () if index < 0]:
+            return f"roles.{name}.gpus = {below[0]}: expected indices, 0 or more (`[]`: no GPU)"
     return no_room(spec.roles, spec.machines)
 
 
@@ -211,7 +213,7 @@ class JobSpec(Given):
 
     name: JobName
     script: str = Field(description="Path of the training script inside the code directory.")
-    args: tuple[str, ...] = ()
+    args: Arguments = ()
     code: str = Field(".", description="Directory or git repository with the job's code.")
     machines: int = Field(
         ge=1,

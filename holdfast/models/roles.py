@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen, Given
-from holdfast.models.environment import Environment
+from holdfast.models.environment import Arguments, Environment
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version, VersionOrNone
 
 TRAINER = "trainer"
@@ -84,7 +84,7 @@ class RoleSpec(Given):
 
     kind: RoleKind = RoleKind.DYNAMIC
     script: str = Field("", description="Path of its script inside the code directory.")
-    args: tuple[str, ...] = ()
+    args: Arguments = ()
     replicas: int = Field(1, ge=0, le=MOST_REPLICAS, description="Number of its processes.")
     machines: int = Field(0, ge=0, description="Most of the job's machines that it may use; 0: all.")
     per_machine: int = Field(0, ge=0, description="Most replicas on one machine; 0: any number.")

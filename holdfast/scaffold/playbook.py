@@ -36,10 +36,12 @@ def write(name: str, folder: Path, package: str = "") -> list[Path]:
         the files that were written or changed.
 
     Raises:
-        SettingsError: a name cannot be used.
+        SettingsError: a name or the folder cannot be used.
         RefusedError: the playbook is there already, or the repository is something else.
     """
     _check_name(name)
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"repository {folder}: expected a folder, this is a file (--into)")
     texts = _added(name, folder) if (folder / "pyproject.toml").exists() else _new(name, folder, package)
     fresh = [path for path in texts if path.exists() and path.name not in _SHARED]
     if fresh:

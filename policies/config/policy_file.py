@@ -29,6 +29,8 @@ class PolicyFile:
     lines: dict[Location, int] = field(default_factory=dict)
     what: str = "policy file"
     """Its name in messages."""
+    texts: dict[Location, str] = field(default_factory=dict)
+    """Single values as they are written there, before YAML takes `yes` for true and `12:30` for 750."""
 
     def line_of(self, location: Location) -> int | None:
         """Return the line of the key at ``location``, or of the nearest key above it."""
@@ -61,22 +63,27 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
             f"{what} {path}: expected keys with values at the top, and sections such as `name:`."
         )
     lines: dict[Location, int] = {}
+    texts: dict[Location, str] = {}
     try:
-        _note_lines(f"{what} {path}", node, (), lines)
+        _note(f"{what} {path}", node, (), lines, texts)
     except RecursionError:
         raise SettingsError(f"{what} {path}: a part of it contains itself (`&` and `*`)") from None
-    return PolicyFile(path, values, lines, what)
+    return PolicyFile(path, values, lines, what, texts)
 
 
 def _hint(what: str) -> str:
     return " Check HOLDFAST_POLICY_FILE." if what == "policy file" else ""
 
 
-def _note_lines(where: str, node: yaml.Node, at: Location, lines: dict[Location, int]) -> None:
+def _note(
+    where: str, node: yaml.Node, at: Location, lines: dict[Location, int], texts: dict[Location, str]
+) -> None:
+    if isinstance(node, yaml.ScalarNode):
+        texts[at] = node.value
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*at, index)] = item.start_mark.line + 1
-            _note_lines(where, item, (*at, index), lines)
+            _note(where, item, (*at, index), lines, texts)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
@@ -88,7 +95,7 @@ def _note_lines(where: str, node: yaml.Node, at: Location, lines: dict[Location,
                 "keep one."
             )
         lines[here] = line
-        _note_lines(where, value, here, lines)
+        _note(where, value, here, lines, texts)
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:

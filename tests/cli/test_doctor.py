@@ -36,6 +36,18 @@ def test_outside_a_project_the_machine_is_still_checked(
     assert "not a Holdfast project" in result.out
 
 
+def test_a_home_that_was_not_made_yet(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``HOLDFAST_HOME`` is set and ``holdfast up`` was never run: each check says so, and none makes the folder."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "srv" / "holdfast"))
+    monkeypatch.setenv("HOLDFAST_PORT", "1")
+    result = cli("doctor", "--json")
+    rows = {row["name"]: row for row in json.loads(result.out)}
+    assert result.status == 1
+    assert rows["disk"]["ok"]
+    assert "`holdfast up` creates it" in rows["secret"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_small_shared_memory_is_wrong(tmp_path: Path) -> None:
     """The advice names the option of containers."""
     check = checks.shared_memory(tmp_path, needed_bytes=1 << 60)

@@ -13,6 +13,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, Inc
 from holdfast.models.job import JobSpec
 from tests.cli.conftest import Cli, Result
 from tests.cli.fake_gateway import FakeGateway
+from tests.e2e.waiting import free_ports
 
 JOB = "name: gpt\nscript: train.py\nmachines: 1\nranks_per_machine: 2\n"
 SPEC = JobSpec(name="gpt", script="train.py", machines=1, ranks_per_machine=2)
@@ -66,6 +67,20 @@ def test_outside_a_project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     refused(cli(*command.split()), "not a Holdfast project", "`holdfast up`")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("home", "reason"),
+    [
+        ("/proc/holdfast", "cannot be made"),
+        ("/etc/passwd", "expected a folder"),
+        ("/etc/passwd/holdfast", "cannot be made"),
+        ("/tmp/" + 300 * "a", "File name too long"),
+    ],
+)
+def test_a_home_that_cannot_be_made(cli: Cli, home: str, reason: str) -> None:
+    """``up`` names the folder and the reason."""
+    refused(cli("up", "--home", home, "--port", str(free_ports())), home, reason)
 
 
 @pytest.mark.usefixtures("project")
@@ -152,6 +167,12 @@ def test_unknown_machine_of_a_fault(cli: Cli) -> None:
         (JOB.replace("machines: 1", "machines: {}"), ["machines.min: missing", "machines.want: missing"]),
         (JOB + "args: [--steps, 300]\n", ["args.1 = 300", 'with quotes it is: "300"']),
         (JOB + "args: --steps 300\n", ["args = '--steps 300'", "a list, such as [a, b]"]),
+        (JOB + "args: [12:30, 010]\n", ['quotes it is: "12:30"', 'quotes it is: "010"']),
+        (JOB + "args: [2026-11-24]\n", ["args.0 = 2026-11-24: expected text", 'it is: "2026-11-24"']),
+        (JOB.replace("gpt", "yes"), ['with quotes it is: "yes"']),
+        (JOB + "1: 2\n", ["1: expected text as the name of a field"]),
+        (JOB + 'args: ["a\\0b"]\n', ["line 5: args", "without NUL"]),
+        (JOB + "roles: {a: {script: train.py, gpus: [-1]}}\n", ["roles.a.gpus = -1", "0 or more"]),
         (JOB + "env: {DEBUG: true}\n", ["env.DEBUG = True", 'with quotes it is: "true"']),
         (JOB + "env: {A=B: x}\n", ["env: 'A=B'", "a variable's name"]),
         (JOB + 'env: {A: "x\\0"}\n', ["env: A = 'x\\x00'", "without NUL"]),

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.cli.main import app
 from holdfast.errors import HoldfastError, RefusedError, SettingsError
 from holdfast.scaffold import playbook
@@ -33,6 +34,24 @@ def run(folder: Path, *command: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("into", "words"),
+    [("notes.txt", "notes.txt: expected a folder"), ("/proc/site", "/proc/site: No such file")],
+)
+def test_a_folder_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], into: str, words: str
+) -> None:
+    """One message with the path, no traceback."""
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["holdfast", "new", "playbook", "fan_fault", "--into", into])
+    with pytest.raises(SystemExit) as left:
+        main.run()
+    assert left.value.code == 1
+    assert words in capsys.readouterr().err
+    assert files(tmp_path) == {"notes.txt": "mine"}
 
 
 @pytest.mark.timeout(1200)
