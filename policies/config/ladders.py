@@ -47,13 +47,12 @@ class ClassLadder(Given):
             )
         return rungs
 
-    @field_validator("end")
+    @field_validator("end", mode="before")
     @classmethod
-    def _end_is_final(cls, end: Rung) -> Rung:
-        if end not in ENDS:
-            raise ValueError(
-                f"expected {' or '.join(rung.value for rung in ENDS)}: {end.value} is an attempt"
-            )
+    def _end_is_final(cls, end: object) -> object:
+        if end not in [*ENDS, *(rung.value for rung in ENDS)]:
+            attempt = f": {end} is an attempt" if end in [rung.value for rung in Rung] else ""
+            raise ValueError(f"expected {' or '.join(rung.value for rung in ENDS)}{attempt}")
         return end
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -141,6 +142,11 @@ def _in_seconds(values: Mapping[str, Any], at: Location, source: PolicyFile) -> 
 def _seconds(value: Any, at: Location, source: PolicyFile) -> Any:
     if isinstance(value, Mapping):
         return _in_seconds(value, at, source)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(
+            f"{_where(source, at)}: {_dotted(at)} = {value}: expected a finite number; a large one, such as 1000 d, "
+            "is as good as never."
+        )
     meant = any(str(part).endswith("_s") for part in at)
     written = (
         re.fullmatch(r"\s*([0-9.]+)\s*([^0-9.\s]+)\s*", value) if meant and isinstance(value, str) else None
@@ -165,13 +171,11 @@ def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
         return f"{name} is not a known key. Allowed here: {', '.join(_keys_beside(model, location))}."
     if error["type"] == "missing":
         return f"{name} is missing; give it a value."
-    allowed = _allowed(model, location, key="[key]" in error["loc"])
+    # A rule of our own says itself what it expects, which may be less than all of the choices.
+    ours = error["type"] == "value_error"
+    allowed = "" if ours else _allowed(model, location, key="[key]" in error["loc"])
     # A rule over several keys has no value of its own to show.
-    shown = (
-        ""
-        if isinstance(error["input"], Mapping) and error["type"] == "value_error"
-        else f" = {error['input']!r}"
-    )
+    shown = "" if isinstance(error["input"], Mapping) and ours else f" = {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{name}{shown}: {message}." + (f" Allowed: {allowed}." if allowed else "")
 

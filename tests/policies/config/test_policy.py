@@ -77,6 +77,10 @@ def test_an_empty_file_is_the_default(tmp_path: Path, text: str) -> None:
             ["line 2", "human is not an attempt", "`end`"],
         ),
         ("ladder:\n  classes: {job_crash: {end: retry}}\n", ["line 2", "human or stop"]),
+        ("ladder:\n  classes: {job_crash: {end: reboot}}\n", ["line 2", "'reboot'", "human or stop."]),
+        ("ladder:\n  classes: {job_crash: {end: [stop]}}\n", ["line 2", "human or stop."]),
+        ("hang: {stopped_s: .inf}\n", ["line 1", "hang.stopped_s = inf", "a finite number", "1000 d"]),
+        ("spare_pool: {shrink_margin: .nan}\n", ["line 1", "shrink_margin = nan", "a finite number"]),
         ("ladder:\n  classes:\n    job_chrash: {}\n", ["line 3", "job_chrash", "job_crash", "fail_slow"]),
         ("ladder:\n  classes:\n    job_crash:\n      tiers: [xray]\n", ["line 4", "xray", "bitwise"]),
         ("ladder:\n  classes:\n    job_crash:\n      scope: room\n", ["line 4", "room", "cluster"]),
@@ -109,6 +113,14 @@ def test_a_mistake_is_named_with_key_line_and_what_is_allowed(
     for part in parts:
         assert part in message
     assert "\n" not in message or "not valid YAML" in message
+
+
+@pytest.mark.parametrize("text", ["end: retry", "rungs: [skip_data]"])
+def test_what_a_rule_refuses_is_not_named_as_allowed(tmp_path: Path, text: str) -> None:
+    """All rungs there are do not belong behind a message that one of them cannot be taken."""
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, f"ladder: {{classes: {{job_crash: {{{text}}}}}}}")
+    assert "Allowed" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
