@@ -94,6 +94,8 @@ class HoldfastCallback(Callback):
         """A step was reported; and one that is not yet saved."""
         self._random: dict[str, Any] | None = None
         """Random state as restored; applied where it was captured."""
+        self._first_random: dict[str, Any] | None = None
+        """Random state from which the first iterator over the data was made, before the first epoch's beginning."""
         self._evaluation: Phase | None = None
 
     @property
@@ -116,6 +118,24 @@ class HoldfastCallback(Callback):
             self._random = rng.capture()
             # "... and your dataloader is not resumable": it is, by this callback.
             warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
+        elif self._session.active:
+            self._note_first_random(trainer)
+
+    def _note_first_random(self, trainer: Trainer) -> None:
+        """Have the random state noted just before the first iterator is made: no hook of callbacks is called there.
+
+        Another iterator, made where there is one, would draw once more: weights would differ from those without
+        an agent.
+        """
+        fit = trainer.fit_loop
+        load = fit._load_combined_loader_states
+
+        def load_and_note() -> None:
+            load()
+            if self._first_random is None:
+                self._first_random = rng.capture()
+
+        fit._load_combined_loader_states = load_and_note  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pass over the batches of a broken epoch that were done before."""
@@ -136,11 +156,9 @@ class HoldfastCallback(Callback):
         if self._random is not None:
             rng.apply(self._random)
             self._random = None
-        self._place.epoch_random = rng.capture()
+        is_first = not trainer.current_epoch and self._first_random is not None
+        self._place.epoch_random = self._first_random if is_first else rng.capture()
         self._save(between_epochs=True)
-        if not trainer.current_epoch:
-            # The first iterator was made before there was anything to note; later ones are made after this.
-            iter(trainer.fit_loop._data_fetcher)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

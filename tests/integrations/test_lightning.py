@@ -112,6 +112,17 @@ def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.parametrize("variant", ["shuffled", "accumulating", "stateful"])
+def test_an_agent_changes_no_weights(make_agent: MakeAgent, tmp_path: Path, variant: str) -> None:
+    """A training with saves draws the same order of data and the same dropout as one that was never watched."""
+    from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415
+
+    options = VARIANTS[variant]
+    watched = _life(make_agent(1), tmp_path, **options)
+    plain = script.fit(script.Callback(), str(tmp_path), **options).state_dict()  # type: ignore[arg-type]
+    assert all(torch.equal(watched[name], plain[name]) for name in plain)
+
+
 def test_it_trains_without_an_agent(tmp_path: Path) -> None:
     """The callback does nothing: the weights are those of a training without it."""
     from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415
