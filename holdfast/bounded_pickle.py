@@ -8,7 +8,10 @@ here: each makes as much as the bytes that it was read from, and their number is
 
 from __future__ import annotations
 
+import decimal
+import io
 import pickletools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +24,12 @@ MAX_INTEGER_BITS = 128
 MAX_DEPTH = 64
 MAX_EQUAL_HASHES = 64
 """Keys of one dictionary with one hash: more would be made to take time with the square of their number."""
-_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep: refused"
+MAX_KEY_COST = 1 << 20
+"""Parts of all keys that are tuples, beside so many for each byte of the file: what hashing them takes."""
+KEY_COST_PER_BYTE = 8
+_MOST_COST = 1 << 64
+_OF_ANY_LENGTH = frozenset((int, decimal.Decimal))
+"""Types whose hash is computed from all of their digits each time."""
 _SAID = 60
 """Characters of a text from the pickle in a message."""
 _MARK = object()
@@ -47,14 +55,32 @@ class Kind:
     """Called with plain arguments (REDUCE)."""
     blank: Callable[[], Any] | None = None
     """Makes an instance without attributes (NEWOBJ)."""
+    blank_of: bool = False
+    """The instance may be made of arguments."""
     build: Callable[[Any, Any], None] | None = None
     """Gives the instance its state (BUILD)."""
     is_key: bool = False
     """Its instances may be keys of dictionaries: their hash is of bounded cost once they have their state."""
+    of_keys: bool = False
+    """Its one argument is a list whose elements it hashes, as a set does."""
+    may_refer_back: bool = False
+    """An instance may be part of its own state."""
 
     def __hash__(self) -> int:
         """Return that of its name."""
         return hash(self.name)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a pickle may ask for."""
+
+    depth: int = MAX_DEPTH
+    """Levels of containers in containers."""
+    integer_bits: int | None = MAX_INTEGER_BITS
+    """Length of an integer; None: the file's size is enough, since it is as long as its bytes."""
+    any_key: bool = False
+    """Keys may be anything that has a hash, such as tuples, if all hashes take time in proportion to the file."""
 
 
 Kinds = Callable[[str, str], Any]
@@ -84,10 +110,35 @@ def load(
     """
     if len(content) > max_bytes:
         raise MaliciousPickleError(f"{len(content)} bytes (limit {max_bytes}): refused")
-    reader = _Reader(kinds, len(content))
+    return load_next(io.BytesIO(content), len(content), kinds=kinds, max_operations=max_operations)
+
+
+def load_next(
+    stream: io.BytesIO,
+    size: int,
+    *,
+    kinds: Kinds | None = None,
+    persistent: Callable[[Any], Any] | None = None,
+    limits: Limits = Limits(),
+    max_operations: int | None = None,
+) -> Any:
+    """Return the value of the next pickle in ``stream``, which is then behind it.
+
+    Args:
+        stream: the pickle, and anything behind it.
+        size: bytes of the file, which explain what the pickle may ask for.
+        kinds: classes that it may name beside; None: none.
+        persistent: returns what an identifier of an object outside the pickle stands for; None: there is none.
+        limits: of what it may hold.
+        max_operations: limit of its operations; None: that of its size is enough.
+
+    Raises:
+        MaliciousPickleError: it holds anything else, is broken, or asks for more than it may.
+    """
+    reader = _Reader(kinds, size, limits, persistent)
     known = _DO if kinds is None else _DO_WITH_KINDS
     try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
             if number == max_operations:
                 raise MaliciousPickleError(f"more than {max_operations} operations: refused")
             do = known.get(operation.name)
@@ -104,12 +155,19 @@ def load(
 class _Reader:
     """The stack machine of pickle, with what plain data needs of it."""
 
-    def __init__(self, kinds: Kinds | None, most: int) -> None:
+    def __init__(
+        self, kinds: Kinds | None, most: int, limits: Limits, persistent: Callable[[Any], Any] | None
+    ) -> None:
         """Read a pickle of ``most`` bytes."""
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self._kinds = kinds
         self._most = most
+        self._limits = limits
+        self._persistent = persistent
+        self._costs: dict[int, int] = {}
+        """Of tuples, by identity: how many parts are hashed with them."""
+        self._key_cost = 0
         self._depths: dict[int, int] = {}
         """Of containers, by identity: so many levels at most lie in them."""
         self._fetched: set[int] = set()
@@ -132,7 +190,8 @@ class _Reader:
 
     def push_integer(self, value: int) -> None:
         """Push a number of bounded length."""
-        if value.bit_length() > MAX_INTEGER_BITS:
+        bits = self._limits.integer_bits
+        if bits is not None and value.bit_length() > bits:
             raise MaliciousPickleError(f"it has an integer of {value.bit_length()} bits: refused")
         self.stack.append(value)
 
@@ -174,8 +233,11 @@ class _Reader:
         for part in parts:
             if type(part) not in _LEAVES:
                 depth = max(depth, 1 + self._depths.get(id(part), 0))
-        if depth > MAX_DEPTH:
-            raise MaliciousPickleError(_TOO_DEEP)
+        self._require_shallow(depth)
+        if self._limits.any_key:
+            self._costs.pop(known, None)
+            if type(container) in (tuple, frozenset):
+                self._costs[known] = min(1 + sum(map(self._cost, parts)), _MOST_COST)
         # An earlier one may have had its identity: nothing of that counts.
         self._depths[known] = depth
         self._fetched.discard(known)
@@ -200,8 +262,9 @@ class _Reader:
         if not isinstance(into, dict) or len(values) % 2:
             raise TypeError("no dictionary")
         for key in keys:
-            if type(key) not in _LEAVES and not self._is_key(key):
+            if type(key) not in _LEAVES and not (self._limits.any_key or self._is_key(key)):
                 raise MaliciousPickleError("it has a key that is no plain value: refused")
+        self._afford(keys)
         self._deepen(into, values[1::2])
         self._spread(into, keys)
         into.update(zip(keys, values[1::2], strict=True))
@@ -217,14 +280,27 @@ class _Reader:
         kind, arguments = self.last(2)
         if not isinstance(kind, Kind) or kind.call is None or not isinstance(arguments, tuple):
             raise MaliciousPickleError(f"it calls {_said(kind)}: refused")
+        if kind.of_keys and arguments:
+            if len(arguments) != 1 or type(arguments[0]) is not list:
+                raise MaliciousPickleError(f"it makes a {kind.name} of something else than a list: refused")
+            self._afford(arguments[0])
+            self._spread(arguments[0], arguments[0])
         self._hold(kind, kind.call(*arguments), arguments)
 
     def new(self) -> None:
-        """Make an instance of the kind under its arguments, of which there are none."""
+        """Make an instance of the kind under its arguments."""
         kind, arguments = self.last(2)
-        if not isinstance(kind, Kind) or kind.blank is None or arguments != ():
+        is_known = isinstance(kind, Kind) and kind.blank is not None and isinstance(arguments, tuple)
+        if not is_known or (arguments and not kind.blank_of):
             raise MaliciousPickleError(f"it makes a {_said(kind)}: refused")
-        self._hold(kind, kind.blank(), ())
+        self._hold(kind, kind.blank(*arguments), arguments)
+
+    def persist(self) -> None:
+        """Push what the identifier on top stands for."""
+        [identifier] = self.last(1)
+        if self._persistent is None:
+            raise MaliciousPickleError("it refers to an object outside of it: refused")
+        self.make(self._persistent(identifier), [])
 
     def build(self) -> None:
         """Give the instance under its state that state."""
@@ -246,7 +322,25 @@ class _Reader:
         kind = self._made.get(id(key))
         return kind is not None and kind.is_key
 
-    def _spread(self, into: dict[Any, Any], keys: Sequence[Any]) -> None:
+    def _cost(self, part: Any) -> int:
+        """Return how many parts are hashed with this one, and words of a number."""
+        if type(part) in _OF_ANY_LENGTH:
+            return sys.getsizeof(part) // 8
+        return 1 if type(part) in _LEAVES else self._costs.get(id(part), 1)
+
+    def _afford(self, keys: Sequence[Any]) -> None:
+        """Raise an error for keys whose hashes take longer than the file's size explains."""
+        if not self._limits.any_key:
+            return
+        self._key_cost += sum(map(self._cost, keys))
+        if self._key_cost > MAX_KEY_COST + KEY_COST_PER_BYTE * self._most:
+            raise MaliciousPickleError("its keys take too long to hash: refused")
+
+    def _require_shallow(self, depth: int) -> None:
+        if depth > self._limits.depth:
+            raise MaliciousPickleError(f"it is nested more than {self._limits.depth} levels deep: refused")
+
+    def _spread(self, into: Any, keys: Sequence[Any]) -> None:
         """Raise an error for keys that were chosen to have one hash, however many at a time they come."""
         chosen = [hash(key) for key in keys if type(key) not in _BY_SECRET]
         if not chosen:
@@ -258,6 +352,9 @@ class _Reader:
                 raise MaliciousPickleError("its keys were chosen to have one hash: refused")
 
     def _deepen(self, container: Any, parts: Sequence[Any]) -> None:
+        made = self._made.get(id(container))
+        if made is not None and made.may_refer_back:
+            return
         if id(container) in self._fetched:
             raise MaliciousPickleError("it changes a container that it has named again: refused")
         depths = self._depths
@@ -267,8 +364,7 @@ class _Reader:
                 if part is container:
                     raise MaliciousPickleError("a container holds itself: refused")
                 depth = max(depth, 1 + depths.get(id(part), 0))
-        if depth > MAX_DEPTH:
-            raise MaliciousPickleError(_TOO_DEEP)
+        self._require_shallow(depth)
         depths[id(container)] = depth
 
 
@@ -343,4 +439,5 @@ _DO_WITH_KINDS: dict[str, Callable[[_Reader, Any], None]] = {
     "REDUCE": lambda reader, _: reader.call(),
     "NEWOBJ": lambda reader, _: reader.new(),
     "BUILD": lambda reader, _: reader.build(),
+    "BINPERSID": lambda reader, _: reader.persist(),
 }

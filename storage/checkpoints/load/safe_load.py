@@ -26,9 +26,12 @@ from torch.distributed.checkpoint.planner_helpers import (
 )
 from torch.distributed.tensor import DTensor
 
+from holdfast.bounded_pickle import MaliciousPickleError
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.compact import CompactMetadata
+from holdfast.storage.checkpoints.load.bounded_objects import require_bounded
 from holdfast.storage.checkpoints.load.coverage import Wanted, require_covered, require_size
+from holdfast.storage.checkpoints.load.findings import first_line
 
 # Beside what torch allows itself: plain values, NumPy arrays and generators (random state). None of them runs code.
 _ALLOWED: list[Any] = [
@@ -55,6 +58,17 @@ _ALLOWED: list[Any] = [
     *np_random.BitGenerators.values(),
 ]
 
+_BROKEN = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    AttributeError,
+    OverflowError,
+    AssertionError,
+)
+"""Errors of readers that meet broken bytes."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -71,8 +85,14 @@ def load_object(content: io.BytesIO, name: str) -> Any:
     """Load the object of item ``name``: plain values, tensors, NumPy arrays and generators, and what the script allows.
 
     Raises:
-        CheckpointError: it holds anything else; the message explains how to allow it.
+        CheckpointError: it holds anything else (the message explains how to allow it), is broken, or asks for
+            more memory or time than its size explains.
     """
+    try:
+        require_bounded(content.getvalue(), script_allows)
+    except MaliciousPickleError as error:
+        raise CheckpointError(f"{name}: this object of the checkpoint cannot be read: {error}") from error
+    content.seek(0)
     try:
         return _plain(content)
     except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, KeyError, IndexError):
@@ -80,6 +100,10 @@ def load_object(content: io.BytesIO, name: str) -> Any:
     try:
         with torch.serialization.safe_globals(_ALLOWED):
             return torch.load(content, map_location="cpu", weights_only=True)
+    except _BROKEN as error:
+        raise CheckpointError(
+            f"{name}: this object of the checkpoint cannot be read: {first_line(error)}"
+        ) from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{name}: it holds an object that a checkpoint is not trusted with ({_reason(error)}). Save plain "
