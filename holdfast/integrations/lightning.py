@@ -135,7 +135,7 @@ class HoldfastCallback(Callback):
             if self._first_random is None:
                 self._first_random = rng.capture()
 
-        fit._load_combined_loader_states = load_and_note  # type: ignore[method-assign]
+        fit._load_combined_loader_states = load_and_note
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pass over the batches of a broken epoch that were done before."""
@@ -156,8 +156,8 @@ class HoldfastCallback(Callback):
         if self._random is not None:
             rng.apply(self._random)
             self._random = None
-        is_first = not trainer.current_epoch and self._first_random is not None
-        self._place.epoch_random = self._first_random if is_first else rng.capture()
+        first = None if trainer.current_epoch else self._first_random
+        self._place.epoch_random = rng.capture() if first is None else first
         self._save(between_epochs=True)
 
     def on_train_batch_end(
