@@ -171,7 +171,7 @@ def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
         return f"{name} is not a known key. Allowed here: {', '.join(_keys_beside(model, location))}."
     if error["type"] == "missing":
         return f"{name} is missing; give it a value."
-    # A rule of our own says itself what it expects, which may be less than all of the choices.
+    # A rule of our own states itself what it expects, which may be less than all of the choices.
     ours = error["type"] == "value_error"
     allowed = "" if ours else _allowed(model, location, key="[key]" in error["loc"])
     # A rule over several keys has no value of its own to show.
