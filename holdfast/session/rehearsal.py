@@ -9,11 +9,11 @@ processor) is loaded once for all ranks and spare processes of a machine.
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -23,6 +23,7 @@ from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.plan import fits, make_plan, plan_of
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
+importlib.import_module("torch._dynamo")  # by name: else type checkers read all of torch's compiler
 WIDTH = 16
 
 
