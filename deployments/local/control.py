@@ -125,7 +125,7 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
 def _alone(home: Path, progress: Progress) -> Iterator[None]:
     """Keep every other ``up`` of this folder waiting: two would start all of it twice, and each end the other's."""
     private.folder(home, or_roots=True)
-    with (home / "up.lock").open("w") as lock:
+    with open(home / "up.lock", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
