@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_DEAD = (b"Z", b"X")
+from holdfast.agent.ranks import proc
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def name_of(pid: int) -> str:
     """Return ``HOST@BOOT.STARTED:PID``; ``HOST:PID`` of a process that has ended, or where the kernel shows neither."""
-    host, boot, found = os.uname().nodename, _boot(), _stat(pid)
-    return f"{host}@{boot}.{found[1]}:{pid}" if boot and found else f"{host}:{pid}"
+    return "@".join(filter(None, (os.uname().nodename, mark_of(pid)))) + f":{pid}"
 
 
 def lives(name: str | None) -> bool | None:
@@ -28,23 +28,26 @@ def lives(name: str | None) -> bool | None:
     host, _, mark = where.partition("@")
     if host not in ("", os.uname().nodename) or not pid.isdecimal():
         return None
-    found = _stat(int(pid))
-    if found is None or found[0] in _DEAD:
+    found = proc.look(int(pid))
+    if found is None or found.holds_nothing:
         return False
-    return mark in ("", f"{_boot()}.{found[1]}")
+    return mark in ("", _mark(found))
 
 
-def _boot() -> str:
+def mark_of(pid: int) -> str:
+    """Return the boot, and the ticks from it to the process's start, as no other of that pid has; empty: not known."""
+    found = proc.look(pid)
+    return _mark(found) if found is not None else ""
+
+
+def boot(file: Path = BOOT_ID) -> str:
+    """Return what distinguishes this boot of the host from all others; empty: the kernel does not show it."""
     try:
-        return _BOOT_ID.read_text().strip()[:8]
+        return file.read_text().strip()[:8]
     except OSError:
         return ""
 
 
-def _stat(pid: int) -> tuple[bytes, int] | None:
-    """Return its state, and when it started, in ticks since boot; None: there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (fields[0], int(fields[19])) if len(fields) > 19 else None
+def _mark(process: proc.Known) -> str:
+    now = boot()
+    return f"{now}.{process.started}" if now else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from holdfast import secret, tls
+from holdfast import process_name, secret, tls
 from holdfast.agent.client import agents_client
 from holdfast.clock import SystemClock
 from holdfast.deployments.gateway.app import create_app
@@ -31,8 +31,6 @@ from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.shown import log_plainly
 from holdfast.storage.ledger import Ledger
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def serve(settings: Settings, listening: socket.socket) -> None:
@@ -90,15 +88,12 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     ledger.close()
 
 
-def own_name(settings: Settings, boot_id: Path = BOOT_ID) -> str:
+def own_name(settings: Settings, boot_id: Path = process_name.BOOT_ID) -> str:
     """Return this gateway's name among those of its ledger: the same after a restart, another on every other host.
 
     Hosts made from one image may all have one host name; no two have the same boot.
     """
-    try:
-        boot = boot_id.read_text().strip()[:8]
-    except OSError:
-        boot = ""
+    boot = process_name.boot(boot_id)
     return ":".join(filter(None, (os.uname().nodename, str(settings.port), boot)))
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.agent.ranks import proc
+from holdfast import process_name
 from holdfast.paths import run_dir
 
 _SAME_S = 1.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def path(home: Path, name: str) -> Path:
@@ -30,7 +29,7 @@ def write(home: Path, name: str, pid: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     created = psutil.Process(pid).create_time()
-    new.write_text(json.dumps({"pid": pid, "create_time": created, "start": _start(pid)}))
+    new.write_text(json.dumps({"pid": pid, "create_time": created, "start": process_name.mark_of(pid)}))
     os.replace(new, file)
 
 
@@ -45,18 +44,9 @@ def running(home: Path, name: str) -> psutil.Process | None:
         told = json.loads(path(home, name).read_text())
         process = psutil.Process(int(told["pid"]))
         if start := told.get("start"):
-            same = start == _start(process.pid)
+            same = start == process_name.mark_of(process.pid)
         else:
             same = abs(process.create_time() - float(told["create_time"])) < _SAME_S
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, psutil.Error):
         return None
-
-
-def _start(pid: int) -> str:
-    """Return the boot and the ticks from it to the process's start, as no other of that pid has; empty: not known."""
-    _, fields = proc.stat(pid)
-    try:
-        return f"{_BOOT_ID.read_text().strip()}:{int(fields[19])}" if fields else ""
-    except OSError:
-        return ""
