@@ -69,7 +69,8 @@ class ProcessLedger(Ledger):
 
     def __init__(self, database: Database, process: Process, clock: Clock) -> None:
         shared = _shared()
-        self._engine, self._writing, self._where = shared._engine, shared._writing, "ledger"
+        self._engine, self._reading, self._writing = shared._engine, shared._reading, shared._writing
+        self._where = "ledger"
         self._clock, self._checked, self._guard = clock, True, None
         self._database, self._process = database, process
 
