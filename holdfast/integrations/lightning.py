@@ -233,6 +233,11 @@ def _pass_over(trainer: Trainer, batches: int) -> None:
             iter(fetcher)
         rest.begin()
         return
+    if not trainer.current_epoch:
+        for each in loaders:
+            if getattr(each, "persistent_workers", False):
+                # Where one was made, it is begun again without the draw that the first epoch's order came after.
+                each._iterator = None
     iter(fetcher)
     for _ in range(batches):
         next(fetcher)

@@ -112,7 +112,7 @@ def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.parametrize("variant", ["shuffled", "accumulating", "stateful"])
+@pytest.mark.parametrize("variant", ["shuffled", "accumulating", "kept workers", "stateful"])
 def test_an_agent_changes_no_weights(make_agent: MakeAgent, tmp_path: Path, variant: str) -> None:
     """A training with saves draws the same order of data and the same dropout as one that was never watched."""
     from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415
