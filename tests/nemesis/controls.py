@@ -266,12 +266,13 @@ CONTROLS = {
     ),
     "a machine that was let go takes two slots": Control(
         slots_are_not_looked_at,
-        "every incident ends",
+        "one slot",
         (
-            Fault(2.96, "machine_silence", "m1", for_s=4.68),
-            Fault(6.16, "machine_death", "m0"),
+            Fault(1.0, "machine_reboot", "m1", for_s=8.0),
+            Fault(1.0, "machine_death", "m0"),
+            # The machine is back, as another, when its eviction is come to.
+            Fault(1.0, "run_pause", for_s=10.0, nth=1, inside="evict"),
         ),
-        seed=102,
     ),
     "a clock set back hides a run that died": Control(
         runs_are_judged_by_the_wall_clock,
@@ -318,10 +319,10 @@ CONTROLS = {
         "state stays",
         (
             Fault(1.0, "person_moves", "m1"),
-            Fault(2.12, "machine_death", "m3"),
+            Fault(2.2, "machine_death", "m3"),
             Fault(66.1, "rank_kill"),
         ),
-        seed=316,
+        seed=707,
     ),
     "a move leaves two machines in one slot": Control(
         moves_stop_only_who_stays,

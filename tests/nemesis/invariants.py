@@ -27,6 +27,7 @@ LEASE_S = 12.0
 INVARIANTS = {
     "one epoch": "never do two epochs of a job run on machines that may write",
     "no stale token": "nothing is done on behalf of an older epoch, incarnation, attempt or leader",
+    "one slot": "no machine has two slots of a job when ranks start",
     "nothing twice": "no rank is started twice in an epoch, no epoch is started again by an incident that recovered",
     "no innocent evicted": "no machine is evicted without a fault of its own",
     "control plane harmless": "no rank ends while only the control plane is at fault",
@@ -67,6 +68,9 @@ class Invariants:
             self._violated(
                 "epochs are new", f"epoch {start.epoch} rank {process.rank} on {before} and {place}"
             )
+        for job in self._site.look(lambda ledger: ledger.jobs()):
+            if len(set(job.machines)) < len(job.machines):
+                self._violated("one slot", f"job {job.name} epoch {job.epoch} has {list(job.machines)}")
         group = self._site.groups.get(who[:2])
         if group and (other := group.ranks.get(process.rank)) and other.alive and other is not process:
             self._violated("nothing twice", f"epoch {start.epoch} rank {process.rank} runs twice")
