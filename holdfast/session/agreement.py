@@ -50,6 +50,8 @@ class Vote:
     """Complete and, unless it is late, on the peer."""
     copied: bool = False
     """The peer has it, or there is none."""
+    late: bool = False
+    """By this rank's clock the peers are behind for so long that saves without a copy count."""
     skipped: bool = False
     failed: bool = False
     needs_plan: bool = False
@@ -69,6 +71,8 @@ class Result:
     """All have the save: of one step and one plan."""
     copied: bool = True
     """It is on the peers of all."""
+    late: bool = False
+    """A rank finds that the peers are behind for too long: all go by that, or they would keep different saves."""
     same_step: bool = True
     mixed: bool = False
     """Some saved and some skipped."""
@@ -140,6 +144,7 @@ class Group:
             return Result(
                 vote.saved,
                 vote.copied,
+                vote.late,
                 skipped=vote.skipped,
                 needs_plan=vote.needs_plan,
                 failed=vote.failed,
@@ -149,6 +154,7 @@ class Group:
         flags = (
             not vote.saved,
             not vote.copied,
+            vote.late,
             vote.saved,
             vote.skipped,
             vote.failed,
@@ -165,11 +171,12 @@ class Group:
             work.wait()
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
-        missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
+        missing, uncopied, late, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
         same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(
             common=not missing and all(same) and all(equal),
             copied=not uncopied,
+            late=bool(late),
             same_step=same[0] and same[1],
             mixed=bool(saved and skipped),
             skipped=bool(skipped),

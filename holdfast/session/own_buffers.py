@@ -21,7 +21,7 @@ class OwnBuffers:
         self.keeps: Saved | None = None
         """Epoch and step of the save that must stay."""
         self._on_peers = True
-        self._at = 0.0
+        self._at = -COPY_LAG_S
 
     def restored(self, saved: Saved, now: float) -> None:
         """Record that all ranks resume from ``saved``, in their own buffers; whether on their peers is not known."""
@@ -29,9 +29,21 @@ class OwnBuffers:
         if self.single:
             self._on_peers, self._at = False, now
 
-    def common(self, saved: Saved, now: float, *, copied: bool) -> None:
-        """Record that all ranks have ``saved``, and their peers if ``copied``."""
-        if self.single or copied or now - self._at > COPY_LAG_S:
+    def late(self, now: float) -> bool:
+        """Return whether the peers are behind for so long that saves without a copy count."""
+        return now - self._at > COPY_LAG_S
+
+    def common(self, saved: Saved, now: float, *, copied: bool, late: bool) -> None:
+        """Record that all ranks have ``saved``, and their peers if ``copied``.
+
+        Args:
+            saved: epoch and step.
+            now: seconds by a clock that is never set.
+            copied: the peers of all ranks have it.
+            late: a rank found its peers :meth:`late` when it voted; not this rank's own view, which may differ: ranks
+                that keep different saves have none in common while they write the next.
+        """
+        if self.single or copied or late:
             # While peers are late, the save that all of them have stays: a machine may be lost as well as a rank.
             self.keeps, self._on_peers, self._at = saved, copied, now
 
@@ -46,4 +58,4 @@ class OwnBuffers:
 
     def may_begin(self, now: float) -> bool:
         """Return whether a save may begin."""
-        return not self.single or self._on_peers or now - self._at > COPY_LAG_S
+        return not self.single or self._on_peers or self.late(now)

@@ -302,7 +302,8 @@ class Saver:
     def _conclude(self, vote: Vote, save: Save | None, replicated: int) -> None:
         """Finish a save in the thread, and receive the outcome of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
-        told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
+        late = self._own.late(time.monotonic())
+        told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects, late=late)
         told = replace(told, replicated=save.replicated if save and told.saved else (0,) * replicated)
         if self._own.single and not told.saved:
             told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
@@ -377,7 +378,7 @@ class Saver:
         if result.common and save is not None:
             self._common = save.step
             saved = self._context.epoch, save.step
-            self._own.common(saved, time.monotonic(), copied=result.copied)
+            self._own.common(saved, time.monotonic(), copied=result.copied, late=result.late)
             self.counts.common += 1
             self._boundary.common(save.step, save.path)
         elif result.unequal:
