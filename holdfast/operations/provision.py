@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Sequence
 
+from holdfast.errors import HoldfastError
 from holdfast.models.job import Job
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
 from holdfast.policies.pool.machine_groups import group_of
 
+_log = logging.getLogger(__name__)
+
 
 async def provision_for_now(ctx: Context, group: str) -> None:
     """Ask for one machine of the group, unless one is on its way."""
-    on_the_way = ctx.ledger.machines(state=MachineState.PROVISIONING)
+    made = ctx.ledger.machines(state=MachineState.PROVISIONING)
+    lost = {known.name for known in await _never_come(ctx, made)}
+    on_the_way = [known for known in made if known.name not in lost]
     if not any(group_of(known.name, ctx.policy.spare_pool) == group for known in on_the_way):
         asked = (1, group) if group else (1,)
         ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, *asked))
@@ -25,7 +32,11 @@ async def make_ready(ctx: Context, job: Job) -> None:
 
 
 async def provision_shortfall(ctx: Context) -> list[str]:
-    """Provision target minus (standby + provisioning) machines, by group; returns their names."""
+    """Provision target minus (standby + provisioning) machines, by group; returns their names.
+
+    A machine that died before it ever registered is given back first: it would be waited for without end.
+    """
+    await _give_up(ctx)
     pool = ctx.ledger.pool()
     # Before the schedule sized the pool for the first time, the policy's minimum counts.
     target = pool.target if pool.at else ctx.policy.spare_pool.minimum
@@ -45,3 +56,34 @@ async def provision_shortfall(ctx: Context) -> list[str]:
             ctx.ledger.add_provisioning(made)
             names += made
     return names
+
+
+async def _never_come(ctx: Context, made: Sequence[Machine]) -> list[Machine]:
+    """Return those of ``made`` that their engine reports as dead; one that it does not list may be in its queue."""
+    if not made:
+        return []
+    try:
+        supplied = await asyncio.to_thread(ctx.driver.machines)
+    except HoldfastError as error:
+        _log.warning("whether machines are still on their way is not known: %s", error)
+        return []
+    dead = {each.name for each in supplied if not each.alive}
+    return [machine for machine in made if machine.name in dead]
+
+
+async def _give_up(ctx: Context) -> None:
+    """Give back machines that died on their way, if they never registered.
+
+    One that its engine does not let go drains, as one that is retired does.
+    """
+    made = ctx.ledger.machines(state=MachineState.PROVISIONING)
+    for machine in await _never_come(ctx, [known for known in made if not known.incarnation]):
+        if not ctx.ledger.withdraw_unregistered(machine.name):
+            continue
+        _log.warning("machine %s died before it registered: it is given back", machine.name)
+        try:
+            await asyncio.to_thread(ctx.driver.retire, machine.name)
+        except HoldfastError as error:
+            _log.error("%s drains, and is not given back yet: %s", machine.name, error)
+        else:
+            ctx.ledger.remove_machine(machine.name)

@@ -377,6 +377,15 @@ class Machines(Connection):
             row.state = MachineState.DRAINING
             return True
 
+    def withdraw_unregistered(self, name: str) -> bool:
+        """Take a machine that was only announced out of the pool, to drain; False when it registered, or is gone."""
+        with self._write() as session:
+            row = session.get(MachineRow, name, with_for_update=True)
+            if row is None or row.state is not MachineState.PROVISIONING or row.incarnation:
+                return False
+            row.state = MachineState.DRAINING
+            return True
+
     def remove_machine(self, name: str) -> None:
         """Forget a machine. One that is unknown already is no error."""
         with self._write() as session:

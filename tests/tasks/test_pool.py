@@ -38,6 +38,7 @@ class FakeDriver:
     def __init__(self) -> None:
         self.asked: list[tuple[int, str]] = []
         self.retired: list[str] = []
+        self.dead: list[str] = []
         self.error: Exception | None = None
 
     def provision(self, n: int, group: str = "") -> list[str]:
@@ -52,7 +53,7 @@ class FakeDriver:
         self.retired.append(machine)
 
     def machines(self) -> list[Supplied]:
-        return []
+        return [Supplied(name=name, alive=False) for name in self.dead]
 
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         raise AssertionError("not asked for")
@@ -120,6 +121,32 @@ async def test_a_shortfall_is_provisioned_once(ctx: Context, driver: FakeDriver)
     assert "provisioned m-new-1-0" in did
     await sized()
     assert len(driver.asked) == 1
+
+
+async def test_a_machine_that_died_before_it_registered_is_replaced(ctx: Context, driver: FakeDriver) -> None:
+    """It is given back, and asked for again; one that registered, or that the engine does not list, is waited for."""
+    ctx.ledger.set_pool(3, "test")
+    assert len(await provision.provision_shortfall(ctx)) == 3
+    add(ctx, "m-new-1-1")
+    ctx.ledger.set_machine("m-new-1-1", state=MachineState.PROVISIONING)
+    driver.dead = ["m-new-1-0", "m-new-1-1"]
+    assert await provision.provision_shortfall(ctx) == ["m-new-2-0"]
+    assert driver.retired == ["m-new-1-0"]
+    coming = [machine.name for machine in ctx.ledger.machines(state=MachineState.PROVISIONING)]
+    assert coming == ["m-new-1-1", "m-new-1-2", "m-new-2-0"]
+    driver.dead = []
+    assert await provision.provision_shortfall(ctx) == []
+
+
+async def test_a_job_that_waits_does_not_wait_for_a_dead_machine(ctx: Context, driver: FakeDriver) -> None:
+    """Another one is asked for at once; while that is on its way, no third one is."""
+    await provision.provision_for_now(ctx, "")
+    await provision.provision_for_now(ctx, "")
+    assert driver.asked == [(1, "")]
+    driver.dead = ["m-new-1-0"]
+    await provision.provision_for_now(ctx, "")
+    await provision.provision_for_now(ctx, "")
+    assert driver.asked == [(1, ""), (1, "")]
 
 
 async def test_a_surplus_is_retired_newest_first(ctx: Context, driver: FakeDriver) -> None:
