@@ -126,10 +126,38 @@ def _versions(old: Session, incident: IncidentRow) -> list[VersionRow]:
 
 
 def _checkpoints(old: Session, incident: IncidentRow) -> list[CheckpointRow]:
+    """Return the checkpoints that existed then; those that were marked suspect only later are trusted."""
     query = select(CheckpointRow).where(
         CheckpointRow.job == incident.job, CheckpointRow.saved_at <= incident.opened_at
     )
-    return [_copy(row) for row in old.scalars(query)]
+    rows = old.scalars(query).all()
+    if not any(row.suspect for row in rows):
+        return [_copy(row) for row in rows]
+    later = _marks(old, incident, then=False) - _marks(old, incident, then=True)
+    trusted = {"suspect": False, "suspect_reason": ""}
+    return [_copy(row, **(trusted if _mark(row.suspect_reason) in later else {})) for row in rows]
+
+
+def _marks(old: Session, incident: IncidentRow, then: bool) -> set[str]:
+    """Return the marks that incidents of the job put on checkpoints by then, or since; see :func:`_mark`."""
+    begun = ActionRow.begun_at <= incident.opened_at if then else ActionRow.begun_at > incident.opened_at
+    query = (
+        select(ActionRow)
+        .join(IncidentRow, IncidentRow.id == ActionRow.incident_id)
+        .where(IncidentRow.job == incident.job, ActionRow.kind.in_(("suspect", "verify")), begun)
+    )
+    marks: set[str] = set()
+    for row in old.scalars(query):
+        if row.kind == "suspect":
+            marks.add(row.incident_id)
+        elif refused := (row.result or {}).get("refused"):
+            marks.add(f"refused: {refused}")
+    return marks
+
+
+def _mark(reason: str) -> str:
+    """Return what tells one mark from others: its incident; of a state that could not be loaded, the whole reason."""
+    return reason if reason.startswith("refused: ") else reason.partition(": ")[0]
 
 
 def _heard(old: Session, incident: IncidentRow) -> list[AlertRow]:
