@@ -202,7 +202,7 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
-    facts = facts.model_copy(update={"changed": changes.found(case)})
+    facts = facts.model_copy(update={"changed": changes.found(case), "fell_since": case.again})
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
     can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None

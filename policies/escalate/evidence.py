@@ -28,6 +28,8 @@ class Facts(Frozen):
     """Report that the traceback ends in a line that the running version changed; empty: it does not, or unchecked."""
     again: int = 0
     """Number of times that the same failure came before without progress since."""
+    fell_since: bool = False
+    """The job was started again for it, and failed again at once."""
     state_suspected: bool = False
     """The restored state led to the same failure before."""
     refused: bool = False
@@ -57,10 +59,18 @@ def for_code(facts: Facts, suspect_s: float) -> str:
 
 def code_cleared(facts: Facts, suspect_s: float) -> str:
     """Return why the code is not rolled back; empty: there is evidence against it."""
+    if _killed_once(facts):
+        return f"{facts.signature.what} came from outside, and once: no evidence against the code"
     if for_code(facts, suspect_s):
         return ""
     days = (facts.version_age_s or 0.0) / _DAY_S
     return f"version {facts.version} ran for {days:.1f} days, and there is no other evidence against it"
+
+
+def _killed_once(facts: Facts) -> bool:
+    """Return whether a kill from outside, for which no cause was found beside it, is all that happened."""
+    killed = facts.incident_class is IncidentClass.JOB_CRASH and facts.signature.from_outside
+    return killed and not (facts.again or facts.fell_since or facts.changed or len(facts.ranks) > 1)
 
 
 def arithmetic_cleared(facts: Facts) -> str:

@@ -118,7 +118,8 @@ def order(
         rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
         why += [f"{name}: {seen.flapping[name]}" for name in repeat if name in seen.flapping]
         why.append(f"{', '.join(repeat)}: accused often recently, so evicted before anything is tried again")
-    changed = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
+    new = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
+    changed = new and not seen.code_cleared
     if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:
         rungs = [Rung.ROLLBACK, *(rung for rung in rungs if rung is not Rung.ROLLBACK)]
         why.append(

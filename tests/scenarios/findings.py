@@ -13,6 +13,9 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
         "one-rank-raises-in-code-that-ran-for-days",
         "old-code-that-raises-once-on-one-rank-is-retried",
     ),
+    "a kill from outside rolled new code back": (
+        "kills-of-different-ranks-minutes-after-an-update-leave-the-new-code",
+    ),
     "steps computed again after a fall-back to S3 were no progress": (
         "steps-computed-again-after-a-fall-back-to-s3-are-progress",
     ),

@@ -44,6 +44,22 @@ def test_code_that_ran_for_days_is_cleared(known: dict[str, object], cleared: bo
 @pytest.mark.parametrize(
     ("seen", "cleared"),
     [
+        (facts(what="SIGKILL", version_age_s=60.0), True),
+        (facts(what="SIGTERM", version_age_s=None), True),
+        (facts(what="SIGSEGV", version_age_s=60.0), False),
+        (facts(what="SIGKILL", version_age_s=60.0, again=1), False),
+        (facts(what="SIGKILL", version_age_s=60.0, fell_since=True), False),
+        (facts(IncidentClass.HOST_PRESSURE, what="SIGKILL", version_age_s=60.0), False),  # its memory ran out
+    ],
+)
+def test_new_code_is_not_blamed_for_a_kill_from_outside(seen: Facts, cleared: bool) -> None:
+    """Unless the same kill comes again, or its cause is known."""
+    assert bool(code_cleared(seen, 2 * DAYS)) is cleared
+
+
+@pytest.mark.parametrize(
+    ("seen", "cleared"),
+    [
         (facts(), True),
         (facts(again=1), False),
         (facts(what="SIGKILL", again=5), True),

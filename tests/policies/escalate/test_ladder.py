@@ -164,6 +164,14 @@ def test_what_nothing_speaks_for_is_a_retry_instead() -> None:
     assert climbed == [Rung.RETRY, Rung.RETRY, Rung.RETRY, Rung.HUMAN]
 
 
+def test_new_code_that_is_cleared_does_not_go_first() -> None:
+    """No reason tells of a rollback that is not done."""
+    seen = BACK.model_copy(update={"code_changed_s_ago": 30.0, "code_cleared": "from outside"})
+    decision = decide([], seen=seen)
+    assert decision.rung is Rung.RETRY
+    assert not any("rolled back first" in line for line in decision.reasons)
+
+
 def test_what_every_group_of_a_replay_shows_speaks_for_the_code() -> None:
     """However long it ran."""
     seen = BACK.model_copy(update={"code_cleared": "ran for days", "common_cause": True})
