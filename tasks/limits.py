@@ -50,7 +50,8 @@ def _cannot_run(case: RecoveryContext) -> str:
 def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
     """Record the wait before the incident is closed; return the message for people."""
     ledger, now = case.ledger, case.ctx.clock.now()
-    before = ledger.last_wait(case.incident_id)
+    own = ledger.last_wait(case.incident_id)
+    earlier = ledger.earlier_wait(case.incident_id) if runs_on else None
     wait = Wait(
         incident_id=case.incident_id,
         job=case.job,
@@ -58,7 +59,7 @@ def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | No
         why=why[:2000],
         since=now,
         next_at=now,
-        times=before.times + 1 if before else 1,
+        times=waits.times(missing, own, earlier, now, case.ctx.policy.again),
         runs_on=runs_on,
     )
     seen = waits.outlook(wait, again_at, case.ctx.policy.again)

@@ -101,6 +101,24 @@ def pause_s(times: int, policy: AgainPolicy) -> float:
     return float(min(policy.longest_s, policy.pause_s * policy.factor ** min(times - 1, 64)))
 
 
+def times(missing: Missing, own: Wait | None, earlier: Wait | None, now: float, policy: AgainPolicy) -> int:
+    """Return the number of the wait that begins, by which its pause grows.
+
+    A job that trains meanwhile has a new incident after each wait: where the same is missing again soon, they count on.
+
+    Args:
+        missing: what is.
+        own: the newest wait of the incident itself.
+        earlier: of an earlier incident of the job's class, in which the job trained; None: it does not train, or none.
+        now: Unix seconds.
+        policy: how long the pauses are.
+    """
+    if own is not None:
+        return own.times + 1
+    lasts = earlier is not None and earlier.missing is missing and now - earlier.next_at <= policy.longest_s
+    return earlier.times + 1 if earlier is not None and lasts else 1
+
+
 def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     """Set the time of the next attempt, and report what is needed, what people can do, and what happens else.
 

@@ -27,6 +27,7 @@ from holdfast.storage.ledger.schema import (
     JobRow,
     MachineRow,
     VersionRow,
+    WaitRow,
 )
 
 R = TypeVar("R", bound=Base)
@@ -73,6 +74,7 @@ class Rewinds(Connection):
             new.add_all(_copy(each, **_as_it_was(each, incident)) for each in past)
             new.flush()
             mine = [each.id for each in past if each.job == incident.job]
+            new.add_all(_waits(old, incident))
             for row in _of(old, IncidentAlertRow, mine):
                 new.add(_copy(row))
             for action in _actions(old, [each.id for each in past], incident.opened_at):
@@ -216,6 +218,17 @@ def _past(old: Session, incident: IncidentRow) -> list[IncidentRow]:
     mine = (IncidentRow.job == incident.job) & (IncidentRow.n < incident.n)
     others = (IncidentRow.job != incident.job) & IncidentRow.id.in_(evicting)
     return list(old.scalars(select(IncidentRow).where(mine | others).order_by(IncidentRow.n)))
+
+
+def _waits(old: Session, incident: IncidentRow) -> list[WaitRow]:
+    """Return waits of earlier incidents of the job, by which the pauses of further ones grow; all are over."""
+    earlier = (IncidentRow.job == incident.job) & (IncidentRow.n < incident.n)
+    query = (
+        select(WaitRow)
+        .join(IncidentRow, IncidentRow.id == WaitRow.incident_id)
+        .where(earlier, WaitRow.since <= incident.opened_at)
+    )
+    return [_copy(row, over=True) for row in old.scalars(query)]
 
 
 def _as_it_was(past: IncidentRow, incident: IncidentRow) -> dict[str, Any]:

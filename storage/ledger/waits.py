@@ -48,6 +48,28 @@ class Waits(Connection):
             row = session.get(WaitRow, incident_id)
             return row.to(Wait) if row else None
 
+    def earlier_wait(self, incident_id: str) -> Wait | None:
+        """Return the newest wait of an earlier incident of the same job and class, during which the job trained.
+
+        Only since the job was submitted.
+
+        Raises:
+            UnknownError: no such incident.
+        """
+        with self._read() as session:
+            mine = incident_row(session, incident_id)
+            same = (IncidentRow.job == mine.job) & (IncidentRow.incident_class == mine.incident_class)
+            before = (IncidentRow.n < mine.n) & (IncidentRow.opened_at >= job_row(session, mine.job).submitted_at)
+            query = (
+                select(WaitRow)
+                .join(IncidentRow, IncidentRow.id == WaitRow.incident_id)
+                .where(same, before, WaitRow.runs_on.is_(True))
+                .order_by(IncidentRow.n.desc())
+                .limit(1)
+            )
+            row = session.scalars(query).first()
+            return row.to(Wait) if row else None
+
     def end_wait(self, incident_id: str) -> None:
         """End the wait of an incident. Unknown incidents change nothing."""
         with self._write() as session:

@@ -11,7 +11,7 @@ from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.escalate.waits import Facts, due, duration, may_run_on, outlook, pause_s
+from holdfast.policies.escalate.waits import Facts, due, duration, may_run_on, outlook, pause_s, times
 
 AGAIN = Policy.load().again
 T0 = 1000.0
@@ -38,6 +38,25 @@ def seen(after_s: float, state: JobState = JobState.FAILED, **known: object) -> 
 def test_pauses_grow_up_to_the_longest() -> None:
     """A minute, two, four, and so on up to an hour."""
     assert [pause_s(times, AGAIN) for times in (1, 2, 3, 7, 100_000)] == [60, 120, 240, 3600, 3600]
+
+
+@pytest.mark.parametrize(
+    ("missing", "own", "earlier", "after_s", "number"),
+    [
+        (Missing.STANDBY, None, None, 0.0, 1),
+        (Missing.STANDBY, 3, None, 0.0, 4),
+        (Missing.STANDBY, None, 3, 300.0, 4),
+        (Missing.STANDBY, None, 3, 86_400.0, 1),  # long ago: another matter
+        (Missing.APPROVAL, None, 3, 300.0, 1),  # something else is missing
+    ],
+)
+def test_waits_of_one_matter_count_on(
+    missing: Missing, own: int | None, earlier: int | None, after_s: float, number: int
+) -> None:
+    """Also where each is of an incident of its own, as the job trains."""
+    mine = wait(missing, own) if own else None
+    before = wait(Missing.STANDBY, earlier, runs_on=True) if earlier else None
+    assert times(missing, mine, before, T0 + 60 + after_s, AGAIN) == number
 
 
 @given(st.sampled_from(list(Missing)), st.integers(1, 10**9))
