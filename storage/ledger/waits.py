@@ -59,7 +59,8 @@ class Waits(Connection):
         with self._read() as session:
             mine = incident_row(session, incident_id)
             same = (IncidentRow.job == mine.job) & (IncidentRow.incident_class == mine.incident_class)
-            before = (IncidentRow.n < mine.n) & (IncidentRow.opened_at >= job_row(session, mine.job).submitted_at)
+            since = job_row(session, mine.job).submitted_at
+            before = (IncidentRow.n < mine.n) & (IncidentRow.opened_at >= since)
             query = (
                 select(WaitRow)
                 .join(IncidentRow, IncidentRow.id == WaitRow.incident_id)
