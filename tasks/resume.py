@@ -136,7 +136,8 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
 
     async def act() -> dict[str, Any]:
         try:
-            await first_steps(case.ctx, case.job, epoch, case.ctx.policy.recovery.first_step_timeout_s)
+            least_s = case.ctx.policy.recovery.first_step_timeout_s
+            await first_steps(case.ctx, case.job, epoch, least_s, lambda: _sign(case, epoch))
         except DamagedError as error:
             await _give_up_state(case, epoch, str(error))
             return {"epoch": epoch, "refused": str(error)}
@@ -150,6 +151,15 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
     if case.job_now().state is JobState.RECOVERING:
         case.ledger.set_job(case.job, state=JobState.RUNNING, unless=JobState.STOPPED)
     return ""
+
+
+def _sign(case: RecoveryContext, epoch: int) -> None:
+    """Record that a start that takes long is waited for: a sign of life for the gateway."""
+    ledger, begins = case.ledger, f"starting:e{epoch}:"
+    number = 1 + sum(a.key.startswith(begins) for a in ledger.actions(case.incident_id))
+    key = f"{begins}{number}"
+    ledger.begin(case.incident_id, case.attempt, key, "starting", {"epoch": epoch}, case.lease)
+    ledger.finish(case.incident_id, key, {"epoch": epoch})
 
 
 async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:

@@ -16,8 +16,8 @@ from holdfast.models.history import Action, ActionState
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate.waits import duration
 
-_LEFT_OUT = frozenset({"attempt", "wait"})
-"""Actions that are no decisions about the incident: how often it was tried, pauses while S3 is away."""
+_LEFT_OUT = frozenset({"attempt", "wait", "starting"})
+"""Actions that are no decisions about the incident: how often it was tried, pauses while S3 is away, signs of life."""
 _LONGEST = 300
 
 

@@ -26,6 +26,7 @@ from holdfast.operations import flaps, fleet, restore, start_from
 from holdfast.operations.context import Context
 from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
+from holdfast.policies.detect import starts
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import topology
 from holdfast.policies.restore import kept_processes, placement, restore_plan
@@ -50,6 +51,18 @@ _FEW = 32
 
 _PATIENCE_S = 1.0
 """An agent answers when its ranks have made their first step, at the latest after this time."""
+
+
+_PLAIN_S = 60.0
+"""Ranks without a Session that have run for so long are up."""
+
+
+_COMPARED_S = 30.0
+"""What ranks did is compared so far apart."""
+
+
+_SIGN_S = 120.0
+"""A start that takes longer gives a sign so often."""
 
 
 MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
@@ -226,8 +239,20 @@ async def _launch(
     )
 
 
-async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float) -> None:
+async def first_steps(
+    ctx: Context, job_name: str, epoch: int, timeout_s: float, sign: Callable[[], None] = lambda: None
+) -> None:
     """Wait until every rank of ``epoch`` has completed a step.
+
+    A job whose starts took longer before has longer, and so have ranks that visibly prepare their first step. Ranks of
+    a job that never reported a step, and do not now, have no Session: that they run for a while is all there is to see.
+
+    Args:
+        ctx: services.
+        job_name: the job's.
+        epoch: the one that was started.
+        timeout_s: for a job whose starts are not known.
+        sign: called now and then while it takes long.
 
     Raises:
         DamagedError: ranks could not load the state that they were to resume from.
@@ -235,10 +260,10 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
     """
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
-    deadline = ctx.clock.now() + timeout_s
+    start = _Start(ctx, job, timeout_s, sign)
     known: dict[str, tuple[RankState, ...]] = {}
     for look in itertools.count(1):
-        if ctx.clock.now() >= deadline:
+        if start.is_overdue():
             break
         # There may be a thousand machines, and ranks make their steps together: a few are waited for until they have
         # made one, then all that are left; and now and then all are asked, for what may have failed meanwhile.
@@ -258,12 +283,55 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
             raise RecoveryError(
                 f"epoch {epoch}: rank {fallen[0].rank} ended with status {fallen[0].exit_code} again"
             )
-        if len(ranks) == job.spec.world_size and _stepped(ranks):
+        if len(ranks) == job.spec.world_size and (_stepped(ranks) or start.runs_without_session(ranks)):
             return
         if ctx.ledger.job(job_name).state is JobState.STOPPED:
             raise RefusedError(f"job {job_name} was stopped")
+        start.look(ranks)
         await asyncio.sleep(0.05)
-    raise RecoveryError(f"epoch {epoch}: no step from every rank within {timeout_s:.0f} s")
+    raise RecoveryError(f"epoch {epoch}: no step from every rank within {start.limit_s:.0f} s")
+
+
+class _Start:
+    """How long a start may still take."""
+
+    def __init__(self, ctx: Context, job: Job, timeout_s: float, sign: Callable[[], None]) -> None:
+        epochs = ctx.ledger.epochs(job.name)
+        self._clock, self._policy, self._sign = ctx.clock, ctx.policy.hang, sign
+        self._plain = starts.never_reported(epochs, job.submitted_at)
+        self.limit_s = starts.allowed_s(
+            starts.longest_s(epochs, job.submitted_at), timeout_s, ctx.policy.hang
+        )
+        self._began = self._compared_at = self._signed_at = ctx.clock.now()
+        self._before: dict[int, RankState] = {}
+
+    def is_overdue(self) -> bool:
+        """Return whether its time is up."""
+        return self._clock.now() - self._began >= self.limit_s
+
+    def runs_without_session(self, ranks: Sequence[RankState]) -> bool:
+        """Return whether these ranks run, and no step will ever be reported of them."""
+        silent = self._plain and not any(rank.reports for rank in ranks)
+        return silent and self._clock.now() - self._began >= _PLAIN_S
+
+    def look(self, ranks: Sequence[RankState]) -> None:
+        """Take what the ranks did: who works has more time; give a sign where one is due."""
+        now = self._clock.now()
+        if now - self._signed_at >= _SIGN_S:
+            self._signed_at = now
+            self._sign()
+        if now - self._compared_at < _COMPARED_S:
+            return
+        passed_s, before = now - self._compared_at, self._before
+        self._compared_at, self._before = now, {rank.rank: rank for rank in ranks}
+        works = any(
+            starts.prepares(before[rank.rank], rank, passed_s, self._policy)
+            for rank in ranks
+            if rank.rank in before
+        )
+        if works:
+            more_s = min(now - self._began + 2 * _COMPARED_S, self._policy.start_working_s)
+            self.limit_s = max(self.limit_s, more_s)
 
 
 def _stepped(ranks: Sequence[RankState] | None) -> bool:

@@ -36,7 +36,7 @@ PHASES: Mapping[str, LostPhase] = {
     "verify": LostPhase.RESTARTING,
 }
 """Phase of each kind of action. A kind that is not listed is work on the cause: ``diagnosing``."""
-ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back"})
+ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back", "starting"})
 """Actions beside or after the recovery, which does not wait for them."""
 
 _STOPS = frozenset({"hold", "pause"})

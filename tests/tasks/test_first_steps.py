@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clock import FakeClock
 from holdfast.errors import HoldfastError, RecoveryError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
@@ -86,3 +87,91 @@ async def test_one_that_fails_among_those_that_are_not_asked_is_found(
     with pytest.raises(RecoveryError, match="rank 77 ended with status 3"):
         await launch.first_steps(ctx, "gpt", 1, 600.0)
     assert len(told.looks[-1]) == MACHINES
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[tuple[Context, FakeClock]]:
+    """A job of one machine in its second epoch, at a clock of the test's own."""
+    clock = FakeClock()
+    ctx = Context(Settings(home=tmp_path), clock=clock)
+    ctx.ledger.create()
+    register(ctx.ledger, "m0")
+    ctx.ledger.add_job(JobSpec(name="gpt", script="t.py", machines=1, ranks_per_machine=1), "v1")
+    ctx.ledger.set_job("gpt", machines=("m0",))
+    for _ in range(2):
+        ctx.ledger.open_epoch("gpt", ctx.ledger.next_epoch("gpt"), 0, "v1", ["m0"], "test", at=clock.now())
+    use(ctx)
+    yield ctx, clock
+    use(None)
+
+
+def rank_of(clock: FakeClock, per_look_s: float, **told: float) -> Callable[[str, int], dict[str, Any]]:
+    """A rank that makes its first step after 900 s; each look takes ``per_look_s``. ``told``: what grows by a second."""
+    began = clock.now()
+
+    def rank(_name: str, _look: int) -> dict[str, Any]:
+        clock.advance(per_look_s)
+        passed = clock.now() - began
+        grown = {name: type(value)(value * passed) for name, value in told.items()}
+        return {"phase": RankPhase.RUNNING, "steps_done": int(passed >= 900), **grown}
+
+    return rank
+
+
+async def test_a_start_that_takes_as_long_as_one_before_is_waited_for(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With signs of life meanwhile. Without that start it is given up after the policy's time."""
+    ctx, clock = slow
+    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0)).ask)
+    with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
+        await launch.first_steps(ctx, "gpt", 2, 300.0)
+    (first, _) = ctx.ledger.epochs("gpt")
+    ctx.ledger.mark("gpt", 1, 1, first.opened_at + 1200.0)
+    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0)).ask)
+    signs: list[float] = []
+    await launch.first_steps(ctx, "gpt", 2, 300.0, lambda: signs.append(clock.now()))
+    assert len(signs) >= 5
+
+
+@pytest.mark.parametrize("told", [{"children_cpu_s": 0.9}, {"io_bytes": 1_000_000}])
+async def test_ranks_that_prepare_their_first_step_are_waited_for(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch, told: dict[str, float]
+) -> None:
+    """They compile, tokenise or read."""
+    ctx, clock = slow
+    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 20.0, **told)).ask)
+    await launch.first_steps(ctx, "gpt", 2, 300.0)
+
+
+async def test_the_ranks_own_processor_time_is_no_sign_of_work(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may spin while it waits for a peer."""
+    ctx, clock = slow
+    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0, cpu_s=1.0)).ask)
+    with pytest.raises(RecoveryError, match="no step"):
+        await launch.first_steps(ctx, "gpt", 2, 300.0)
+
+
+@pytest.mark.parametrize("stepped_before", [False, True])
+async def test_a_job_without_a_session_is_up_when_its_ranks_run(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch, stepped_before: bool
+) -> None:
+    """It reports no steps, ever; one that reported some before has a Session, which is waited for."""
+    ctx, clock = slow
+    if stepped_before:
+        ctx.ledger.mark("gpt", 1, 1, clock.now() + 5.0)
+
+    def rank(_name: str, _look: int) -> dict[str, Any]:
+        clock.advance(20.0)
+        return {"phase": RankPhase.STARTING, "reports": False}
+
+    monkeypatch.setattr(fleet, "ask", Fleet(rank).ask)
+    if stepped_before:
+        with pytest.raises(RecoveryError, match="no step"):
+            await launch.first_steps(ctx, "gpt", 2, 300.0)
+    else:
+        began = clock.now()
+        await launch.first_steps(ctx, "gpt", 2, 300.0)
+        assert clock.now() - began < 120.0
