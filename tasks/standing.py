@@ -41,9 +41,10 @@ def weigh(case: RecoveryContext) -> Weighed:
     mine = accusations(ctx, incident)
     if not mine:
         return Weighed()
+    mine = _at_start(incident, mine)
     now = mine[-1].model_copy(update={"at": ctx.clock.now(), "excuse": _excuse(incident, mine[-1].ranks)})
     before = [past for past in _hangs(ctx, incident) if past.id != incident.id]
-    past = [each for hang in before for each in accusations(ctx, hang)]
+    past = [each for hang in before for each in _at_start(hang, accusations(ctx, hang))]
     evicted = [
         action.done_at
         for hang in (*before, incident)
@@ -97,9 +98,19 @@ def _excuse(incident: Incident, ranks: Sequence[int]) -> str:
     return ""
 
 
-def _told(incident: Incident, name: str) -> Sequence[int]:
+def _at_start(incident: Incident, seen: Sequence[Accusation]) -> list[Accusation]:
+    """Note whether the hang was before the first step."""
+    starting = _evidence(incident, "starting") is True
+    return [each.model_copy(update={"starting": starting}) for each in seen]
+
+
+def _evidence(incident: Incident, name: str) -> object:
     hangs = [a for a in incident.alerts if a.kind is AlertKind.HANG and a.epoch in (None, incident.epoch)]
-    found = hangs[-1].evidence.get(name) if hangs else None
+    return hangs[-1].evidence.get(name) if hangs else None
+
+
+def _told(incident: Incident, name: str) -> Sequence[int]:
+    found = _evidence(incident, name)
     return [rank for rank in found if isinstance(rank, int)] if isinstance(found, list | tuple) else []
 
 

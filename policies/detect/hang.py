@@ -52,6 +52,8 @@ class HangVote(Frozen):
     """Ranks that ended with status 0 while these wait."""
     working: tuple[int, ...] = ()
     """Ranks that visibly work."""
+    starting: bool = False
+    """Whether some rank has not made its first step of the epoch."""
     exempt: str = ""
     """Why the job is not judged now; empty when it is."""
     reasons: tuple[str, ...] = ()
@@ -140,6 +142,7 @@ def vote(
         blocked=_blocked(ranks, policy) if hang else (),
         ended=ended if hang else (),
         working=work.ranks,
+        starting=any(rank.steps_done == 0 for rank in ranks),
         exempt="" if hang else exempt,
         reasons=(*signals.values(), *_told_of_ended(ended, ranks)),
     )

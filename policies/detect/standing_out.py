@@ -22,6 +22,8 @@ class Accusation(Frozen):
     machines: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     """Ranks that stood out; empty: not known."""
+    starting: bool = False
+    """Whether it was before the first step of an epoch."""
     excuse: str = ""
     """Why that is no machine's fault; empty: it may be a machine's."""
 
@@ -61,6 +63,8 @@ def weigh(
             spared=f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: "
             f"it comes from the job, not from {named}"
         )
+    if _prepares(now, past):
+        return Weighed(spared=f"rank 0 stood out at every start: it comes from the job, not from {named}")
     recent = [each for each in past if now.at - policy.window_s < each.at]
     fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
     if fresh:
@@ -85,6 +89,12 @@ def _habit(now: Accusation, past: Sequence[Accusation]) -> tuple[str, ...]:
     same = [each for each in past if each.ranks == now.ranks and each.machines]
     others = [each for each in same if not set(each.machines) & set(now.machines)]
     return tuple(dict.fromkeys(name for each in others for name in each.machines))
+
+
+def _prepares(now: Accusation, past: Sequence[Accusation]) -> bool:
+    """Return whether rank 0, for which the others may wait, stood out at this start and all those before."""
+    ranks = {each.ranks for each in (*past, now) if each.starting}
+    return now.starting and ranks == {(0,)}
 
 
 def _times(machine: str, past: Sequence[Accusation]) -> int:

@@ -49,6 +49,7 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "rank 0 that prepares data was evicted again and again": (
         "rank-0-that-tokenises-for-half-an-hour-before-the-first-step",
         "rank-0-that-prepares-data-at-every-start-costs-one-machine-at-most",
+        "rank-0-that-stands-out-at-every-start-costs-no-machine",
     ),
     "an undeclared evaluation was a hang after 6 s": ("an-evaluation-that-nobody-declared-computes",),
     "a job that spins was never found": ("a-job-that-spins-for-half-an-hour",),

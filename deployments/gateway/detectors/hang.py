@@ -232,6 +232,7 @@ def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
             "blocked": list(vote.blocked),
             "ended": list(vote.ended),
             "working": list(vote.working),
+            "starting": vote.starting,
             "reasons": list(vote.reasons),
         },
     )

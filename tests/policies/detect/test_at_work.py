@@ -54,6 +54,7 @@ def test_a_rank_that_prepares_is_no_hang_for_hours(works: dict[str, Any]) -> Non
     assert not vote(starting(HANG.start_working_s, **works), HANG).hang
     ended = vote(starting(HANG.start_working_s + 1, **works), HANG)
     assert ended.hang
+    assert ended.starting
     assert "endless" in ended.signals
 
 

@@ -47,6 +47,22 @@ def test_a_rank_that_stood_out_on_another_machine_has_a_habit() -> None:
     assert "comes from the job" in found.spared
 
 
+def test_rank_0_that_stands_out_at_every_start_prepares_what_the_others_wait_for() -> None:
+    """No machine goes for that. Another rank, or one that stood out at an earlier start, is no such habit."""
+
+    def at_start(machine: str, rank: int, ago: float = 0.0) -> Accusation:
+        return seen(machine, ranks=(rank,), ago=ago).model_copy(update={"starting": True})
+
+    past = [at_start("m0", 0, ago=1400), at_start("m0", 0, ago=700)]
+    found = weigh(at_start("m0", 0), past, [], 4, POLICY)
+    assert not found.machines
+    assert "rank 0 stood out at every start" in found.spared
+    assert weigh(seen("m0", ranks=(0,)), past, [], 4, POLICY).machines == ("m0",), "not before a first step"
+    assert weigh(at_start("m1", 2), [at_start("m1", 2, ago=700)], [], 4, POLICY).machines == ("m1",)
+    mixed = [at_start("m0", 1, ago=700)]
+    assert weigh(at_start("m0", 0), mixed, [], 4, POLICY).machines == ("m0",)
+
+
 def test_nobody_stands_out() -> None:
     """Nothing to weigh."""
     assert weigh(seen(), [seen("m1")], [], 4, POLICY) == weigh(seen(), [], [], 1, POLICY)
