@@ -24,7 +24,9 @@ def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> di
     """Return those of the machines that flap, and why."""
     rules = policy.ladder.flaps
     heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
-    told = {name: flapping.why(_flaps(alerts), now, rules) for name, alerts in heard.items()}
+    told = {
+        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in heard.items()
+    }
     died = {name: {str(each.job) for each in alerts if _dies(each)} for name, alerts in heard.items()}
     deaths = {
         job: deaths_of(ledger, job, now, policy) for job in {*(job for jobs in died.values() for job in jobs)}
@@ -65,13 +67,18 @@ def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
     heard = ledger.heard_of(names, _KINDS, now - flapping.REMEMBERED_S)
     told = {
-        name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules) for name, alerts in heard.items()
+        name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules, _restarts(alerts))
+        for name, alerts in heard.items()
     }
     return {name: why for name, why in told.items() if why}
 
 
 def _flaps(alerts: Iterable[RecordedAlert]) -> list[float]:
-    return [each.recorded_at for each in alerts if flapping.counts(each)]
+    return [each.recorded_at for each in alerts if flapping.counts(each) and not flapping.restarted(each)]
+
+
+def _restarts(alerts: Iterable[RecordedAlert]) -> list[float]:
+    return [each.recorded_at for each in alerts if flapping.counts(each) and flapping.restarted(each)]
 
 
 def _dies(alert: RecordedAlert) -> bool:

@@ -34,22 +34,33 @@ def of_checks(alert: Alert) -> bool:
     return alert.kind is AlertKind.HOST_FAULT and alert.evidence.get("check") == STANDBY_CHECKS
 
 
-def why(times: Iterable[float], now: float, policy: FlapPolicy) -> str:
+def restarted(alert: Alert) -> bool:
+    """Return whether it reports the restart of an agent, which is recorded once for each."""
+    return alert.kind is AlertKind.HOST_FAULT and alert.evidence.get("check") == RESTARTED
+
+
+def why(times: Iterable[float], now: float, policy: FlapPolicy, restarts: Iterable[float] = ()) -> str:
     """Return why a machine flaps; empty: it does not.
 
     Args:
-        times: when such events were reported of it (Unix seconds), in any order.
+        times: when such events were reported of it (Unix seconds), in any order; a lasting one is reported again.
         now: Unix seconds.
         policy: how often, within which window, and what counts as one event.
+        restarts: when its agent restarted.
     """
-    flaps = len(apart((at for at in times if now - policy.window_s < at), policy.apart_s))
+    since = now - policy.window_s
+    flaps = len(_events((at for at in times if since < at), (at for at in restarts if since < at), policy))
     if flaps < policy.count:
         return ""
     return f"its agent or link came and went {flaps} times within {policy.window_s / 60:g} min"
 
 
-def kept_out(
-    times: Iterable[float], passed: Iterable[float], failed: Iterable[float], policy: FlapPolicy
+def kept_out(  # noqa: PLR0917
+    times: Iterable[float],
+    passed: Iterable[float],
+    failed: Iterable[float],
+    policy: FlapPolicy,
+    restarts: Iterable[float] = (),
 ) -> str:
     """Return why a standby is given to no job yet; empty: it may be.
 
@@ -60,8 +71,9 @@ def kept_out(
         passed: when all checks of it passed.
         failed: when one did not.
         policy: how often is flapping, and for how long checks must pass.
+        restarts: when its agent restarted.
     """
-    flaps = apart(times, policy.apart_s)
+    flaps = _events(times, restarts, policy)
     ends = zip(flaps, flaps[policy.count - 1 :], strict=False)
     if not any(last - first < policy.window_s for first, last in ends):
         return ""
@@ -71,6 +83,16 @@ def kept_out(
         return ""
     seen = f"checks passed for {max(good) - min(good):.0f} s since" if good else "no checks passed since"
     return f"it flapped, and {seen} (required: {policy.checks_pass_s:g} s)"
+
+
+def _events(times: Iterable[float], restarts: Iterable[float], policy: FlapPolicy) -> list[float]:
+    """Return the events in order, of which a reboot and what it does to links are one."""
+    found: list[float] = []
+    for at in sorted([*apart(times, policy.apart_s), *restarts]):
+        # From the last one that counts: an agent that restarts all the time flaps, however fast.
+        if not found or at - found[-1] > policy.apart_s:
+            found.append(at)
+    return found
 
 
 def apart(times: Iterable[float], apart_s: float) -> list[float]:

@@ -26,6 +26,15 @@ def test_what_is_told_again_counts_once() -> None:
     assert flapping.why([NOW - 30 * each for each in range(60)], NOW, FLAPS) == ""
 
 
+def test_an_agent_that_restarts_all_the_time_flaps_however_fast() -> None:
+    """Each restart is recorded once; a few within a minute are one, as is a reboot with what it does to links."""
+    assert "3 times" in flapping.why([], NOW, FLAPS, [NOW - 45 * each for each in range(5)])
+    assert flapping.why([], NOW, FLAPS, [NOW - 10 * each for each in range(6)]) == ""
+    reboots = [NOW - 600, NOW]
+    assert flapping.why([at + 20 for at in reboots], NOW, FLAPS, reboots) == ""
+    assert flapping.kept_out([], [], [], FLAPS, [NOW - 45 * each for each in range(5)])
+
+
 @pytest.mark.parametrize(
     ("kind", "evidence", "counted"),
     [
