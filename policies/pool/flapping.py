@@ -55,7 +55,7 @@ def why(times: Iterable[float], now: float, policy: FlapPolicy, restarts: Iterab
     return f"its agent or link came and went {flaps} times within {policy.window_s / 60:g} min"
 
 
-def kept_out(  # noqa: PLR0917
+def kept_out(
     times: Iterable[float],
     passed: Iterable[float],
     failed: Iterable[float],
