@@ -70,7 +70,7 @@ class Facts(Frozen):
     silent: bool = False
     """Whether some machine of the job is not heard."""
     back: str = ""
-    """A machine of the job that registered since the wait began; where an approval is missing, one that is accused."""
+    """A machine of the job that registered since the wait began; where an eviction was not allowed, an accused one."""
     new_version: str = ""
     """A code version that waits for the job's next start."""
     resolved: str = ""
@@ -124,11 +124,12 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
 
     Args:
         wait: without its time.
-        again_at: when the missing resource is surely there; None: not known.
+        again_at: when the missing resource is surely there; None: not known. A job that stands is not left so until
+            then: after a pause it is started on the machines that it has.
         policy: how long the pauses are.
     """
     longest = wait.since + pause_s(wait.times, policy)
-    next_at = longest if again_at is None else max(wait.since, again_at)
+    next_at = longest if again_at is None else min(longest, max(wait.since, again_at))
     dated = wait.model_copy(update={"next_at": next_at})
     needs, options = (text.format(incident=wait.incident_id, job=wait.job) for text in _NEEDS[wait.missing])
     meanwhile = "the job runs on meanwhile" if wait.runs_on else f"{_STOPPED} meanwhile"
@@ -160,12 +161,13 @@ def _appeared(wait: Wait, seen: Facts) -> str:
         Missing.CONTACT: "" if seen.silent else "all machines of the job answer again",
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
         Missing.APPROVAL: _no_question_left(seen),
+        Missing.EVICTIONS: _no_question_left(seen),
     }
     return found.get(wait.missing, "")
 
 
 def _no_question_left(seen: Facts) -> str:
-    """Return why the eviction that was asked about may be needless by now; empty: it is not known to be."""
+    """Return why the eviction that was not done may be needless by now; empty: it is not known to be."""
     if seen.resolved:
         return f"{seen.resolved} was resolved"
     return f"machine {seen.back} restarted" if seen.back else ""

@@ -180,7 +180,7 @@ class Waiting:
         gone = [each.name for each in mine if not each.serves(job.name)]
         since = await self._asked_at(wait) if wait.missing is Missing.APPROVAL else wait.since
         back = [each.name for each in mine if each.registered_at > since]
-        if wait.missing is Missing.APPROVAL:
+        if wait.missing in (Missing.APPROVAL, Missing.EVICTIONS):
             back = [name for name in back if name in {alert.machine for alert in incident.alerts}]
         return waits.Facts(
             now=self._now(wait),

@@ -82,6 +82,8 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
         (Missing.STATE, {"back": "m1"}, "machine m1 is back"),
         (Missing.APPROVAL, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
         (Missing.APPROVAL, {"back": "m1"}, "machine m1 restarted"),
+        (Missing.EVICTIONS, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
+        (Missing.EVICTIONS, {"back": "m1"}, "machine m1 restarted"),
         (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),
     ],
 )
@@ -99,11 +101,13 @@ def test_what_appears_without_helping_does_not_loop() -> None:
     assert due(wait(Missing.STANDBY, 6), seen(33.0, **here))
 
 
-def test_a_known_time_is_kept() -> None:
-    """The breaker says when it allows evictions again."""
-    made = outlook(wait(Missing.EVICTIONS), T0 + 1234.0, AGAIN)
+def test_a_known_time_is_kept_where_it_comes_before_the_pause_is_over() -> None:
+    """The breaker says when it allows evictions again; a job that can run does not stand still for an hour."""
+    sixth = wait(Missing.EVICTIONS, 6)
+    made = outlook(sixth, T0 + 1234.0, AGAIN)
     assert made.wait.next_at == T0 + 1234.0
     assert "in 21 min" in made.said
+    assert outlook(wait(Missing.EVICTIONS), T0 + 1234.0, AGAIN).wait.next_at == T0 + 60.0
 
 
 def test_a_job_that_a_person_took_over_is_left_alone() -> None:
