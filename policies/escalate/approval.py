@@ -29,7 +29,7 @@ def question(asked: Asked, why: str) -> str:
     trains = asked.incident_class in RUNS_ON
     no = (
         "the job runs on as it is"
-        if trains or asked.incident_class is not IncidentClass.MACHINE_FAULT
+        if trains
         else "nothing is evicted, and the job is started on the machines that it has as soon as it can run on them"
     )
     return (

@@ -1,0 +1,32 @@
+"""What a person reads who is asked: the options, what each means for the job, and what happens without an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.machine import Scope
+from holdfast.policies.escalate.approval import Asked, question
+
+
+@pytest.mark.parametrize(
+    ("incident_class", "trains"),
+    [
+        (IncidentClass.FAIL_SLOW, True),
+        (IncidentClass.SILENT_CORRUPTION, True),
+        (IncidentClass.JOB_CRASH, False),
+        (IncidentClass.JOB_HANG, False),
+        (IncidentClass.MACHINE_FAULT, False),
+    ],
+)
+def test_a_question_says_what_each_answer_does(incident_class: IncidentClass, trains: bool) -> None:
+    """A job that trains is stopped by a yes, and runs on after a no; one that stands is started after a no."""
+    asked = Asked(
+        whom="m1", scope=Scope.JOB, incident_class=incident_class, deadline_s=3600.0, default="refuse"
+    )
+    told = question(asked, "evictions need a yes")
+    assert told.startswith("evict m1 (scope job): evictions need a yes. Yes: ")
+    assert ("which stops the job for a moment" in told) is trains
+    assert ("the job runs on as it is" in told) is trains
+    assert ("the job is started on the machines that it has" in told) is not trains
+    assert told.endswith("No answer within 60 min: refuse")
