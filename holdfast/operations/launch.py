@@ -58,7 +58,7 @@ _PLAIN_S = 60.0
 
 
 _COMPARED_S = 30.0
-"""What ranks did is compared so far apart."""
+"""Looks at what ranks did are compared so far apart."""
 
 
 _SIGN_S = 120.0

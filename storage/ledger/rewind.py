@@ -158,7 +158,7 @@ def _marks(old: Session, incident: IncidentRow, then: bool) -> set[str]:
 
 
 def _mark(reason: str) -> str:
-    """Return what tells one mark from others: its incident; of a state that could not be loaded, the whole reason."""
+    """Return the part of a reason that identifies its mark: the incident; where a state was refused, all of it."""
     return reason if reason.startswith("refused: ") else reason.partition(": ")[0]
 
 
