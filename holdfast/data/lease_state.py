@@ -17,7 +17,7 @@ def lease_part(book: LeaseBook | None) -> Part:
     """
     return Part(
         book if book is not None else _Elsewhere(),
-        merge=lambda states: next(each for each in states if each),
+        merge=lambda states: next((each for each in states if each), {}),
         split=lambda whole, _rank, _ranks: whole,
     )
 

@@ -41,7 +41,7 @@ class OtherPart:
             )
         self.name, self.value, self._part = name, part.value, part
         self._names: set[str] | None = None
-        self._quiet = self._makes_later = False
+        self._quiet = self._makes_later = self._merges = False
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save: its state dictionary is read at every save."""
@@ -52,20 +52,23 @@ class OtherPart:
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
 
-    def want(self, known: Known, trees: Sequence[tuple[int, Node]]) -> None:
+    def want(self, known: Known, trees: Sequence[tuple[int, Node]], *, exact: bool) -> None:
         """Make room for what the checkpoint holds of the object.
 
         Args:
             known: the checkpoint.
             trees: those to restore from: of this rank alone, or of all ranks that saved it.
+            exact: whether each rank takes its own. Else ``merge`` and ``split`` decide, also where all ranks saved
+                equal values: what each of them took alone is another amount for another number of ranks.
 
         Raises:
             CheckpointError: it differs from rank to rank, and nothing defines which rank gets what now.
         """
         self._nodes = [node for _, node in trees]
-        if len(trees) > 1 and _all_alike(self._nodes):
+        self._merges = not exact and self._part.merge is not None
+        if not self._merges and len(trees) > 1 and _all_alike(self._nodes):
             self._nodes = self._nodes[:1]
-        if len(self._nodes) > 1 and (self._part.merge is None or self._part.split is None):
+        if len(self._nodes) > 1 and not self._merges:
             raise CheckpointError(
                 f"state {self.name!r} differs from rank to rank, and was saved by {len(trees)} ranks, not by as many "
                 f"as now: declare what belongs to which rank with holdfast.Part(..., merge=..., split=...) in its place"
@@ -95,7 +98,7 @@ class OtherPart:
         """Take the loaded values."""
         states = [decode(node, tensors) for node in self._nodes]
         state = states[0]
-        if len(states) > 1:
+        if self._merges:
             assert self._part.merge is not None
             assert self._part.split is not None
             state = self._part.split(self._part.merge(states), rank, world_size)

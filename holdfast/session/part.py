@@ -14,8 +14,8 @@ class Part:
     """One part of the state dictionary with rules of its own: ``{"loader": holdfast.Part(loader, strict=False)}``.
 
     State that differs from rank to rank is saved for each rank and comes back to the same rank. At another number of
-    ranks there is no same rank: ``merge`` and ``split`` then define which rank gets what; without them the restore is
-    refused.
+    ranks there is no same rank: ``merge`` and ``split`` then define which rank gets what, also where all ranks saved
+    equal values; without them values that differ are refused.
     """
 
     value: Any

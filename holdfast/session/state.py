@@ -59,6 +59,7 @@ class StateTree:
             part.given = {id(each.optimizer) for each in self._optimizers.values()}
         rest = parts.keys() - self._modules.keys() - self._optimizers.keys() - self.dropped
         self._others = {name: OtherPart(name, each) for name, each in parts.items() if name in rest}
+        self._exact = True
         self._last: list[Encoded] = []
         self._named: list[tuple[str, int]] = []
         self._encoded: list[Encoded] = []
@@ -199,6 +200,7 @@ class StateTree:
             names: all names of the checkpoint.
             exact: whether each rank takes its own place.
         """
+        self._exact = exact
         mine = [name for name in names if name.startswith(f"{structure.key(source)}.")]
         if exact:
             return mine
@@ -227,7 +229,7 @@ class StateTree:
                 optimizer.want(known)
         for name, other in self._others.items():
             if name not in self._absent:
-                other.want(known, _by_rank(trees, name, source))
+                other.want(known, _by_rank(trees, name, source), exact=self._exact)
 
     def _check_parts(self, saved: Mapping[str, str]) -> None:
         now = self._told()["parts"]
