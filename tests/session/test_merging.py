@@ -1,4 +1,4 @@
-"""State of each rank's own at another number of ranks: the script's ``merge`` and ``split`` decide, whatever was saved."""
+"""State of each rank's own at another number of ranks: the script's ``merge`` and ``split`` decide in any case."""
 
 from __future__ import annotations
 

@@ -140,6 +140,10 @@ class Encoder:
                 if error.args and str(error.args[0]).startswith("state "):
                     raise
                 raise refused(path, str(error)) from error
+            except (TypeError, ValueError, AttributeError) as error:  # of numpy, or of a class of the script
+                raise refused(
+                    path, f"an object of type {kind.__module__}.{kind.__qualname__}: {error}"
+                ) from error
         return "@opaque", self._opaque(value, path)
 
     def tensor(self, value: Tensor, path: Path) -> Node:

@@ -12,6 +12,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import io
 import pathlib
 import random
@@ -245,7 +246,7 @@ KINDS: dict[type, Kind] = {
     np.random.Generator: _kind(
         "np.Generator", lambda v: _bits(v.bit_generator), lambda d: np.random.Generator(_bit_generator(d))
     ),
-    np.random.RandomState: _kind("np.RandomState", lambda v: v.get_state(), lambda d: _random_state(d)),  # noqa: PLW0108
+    np.random.RandomState: _kind("np.RandomState", lambda v: _state_of(v), lambda d: _random_state(d)),  # noqa: PLW0108
     random.Random: _kind("Random", _random, _random_again),
     torch.Generator: _kind("torch.Generator", _torch_generator, _torch_generator_again),
     torch.dtype: _kind("torch.dtype", lambda v: str(v).removeprefix("torch."), _dtype_again),
@@ -267,8 +268,13 @@ def _time(kind: Any, data: Any) -> Any:
     return kind.fromisoformat(data[0]).replace(fold=data[1])
 
 
+def _state_of(value: Any) -> Any:
+    """Return a tuple, as numpy's older form is; a dictionary where the bits come from another generator."""
+    return value.get_state(legacy=isinstance(value._bit_generator, np.random.MT19937))
+
+
 def _random_state(state: Any) -> np.random.RandomState:
-    made = np.random.RandomState()
+    made = np.random.RandomState(_bit_generator(state) if isinstance(state, dict) else None)
     made.set_state(state)
     return made
 
@@ -335,9 +341,22 @@ def _fields(value: Any) -> list[str]:
 
 
 def _data_down(value: Any, down: Down) -> Any:
-    return class_name(type(value)), [
-        (name, down(getattr(value, name), name)) for name in _fields(value) if hasattr(value, name)
+    """Return its fields, and, where it has others, its further attributes: those that ``__post_init__`` sets."""
+    kind, names = type(value), _fields(value)
+    try:
+        object.__new__(kind)
+    except TypeError:
+        raise CheckpointError(
+            f"an object of the class {kind.__module__}.{kind.__qualname__}, which is more than a dataclass "
+            "(a dictionary, for example): expected a dataclass alone. Return plain values from state_dict()"
+        ) from None
+    told = [(name, down(getattr(value, name), name)) for name in names if hasattr(value, name)]
+    more = [
+        (name, down(each, name))
+        for name, each in getattr(value, "__dict__", {}).items()
+        if name not in names and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]
+    return (class_name(kind), told, more) if more else (class_name(kind), told)
 
 
 def _data_up(data: Any, up: Up) -> Any:
@@ -345,9 +364,23 @@ def _data_up(data: Any, up: Up) -> Any:
     made = object.__new__(kind)
     if {name for name, _ in data[1]} - set(_fields(kind)):
         raise CheckpointError(f"the dataclass {'.'.join(data[0])} has lost fields that were saved")
-    for name, each in data[1]:
+    for name, each in (*data[1], *(data[2] if len(data) > 2 else ())):
         object.__setattr__(made, name, up(each))
     return made
+
+
+def _named_down(value: Any, down: Down) -> Any:
+    if getattr(value, "__dict__", None):
+        raise CheckpointError(
+            f"a namedtuple of the class {type(value).__qualname__} with further attributes "
+            f"({', '.join(sorted(vars(value)))}), which would be lost: expected none. Return plain values from "
+            "state_dict()"
+        )
+    return (
+        class_name(type(value)),
+        list(value._fields),
+        [down(each, name) for name, each in zip(value._fields, value, strict=True)],
+    )
 
 
 def _named_up(data: Any, up: Up) -> Any:
@@ -378,15 +411,7 @@ def _enum_up(data: Any, up: Up) -> Any:
 
 _SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
 _BIT_GENERATOR = _kind("np.BitGenerator", _bits, _bit_generator)
-_NAMED_TUPLE = Kind(
-    "namedtuple",
-    lambda v, down: (
-        class_name(type(v)),
-        list(v._fields),
-        [down(each, name) for name, each in zip(v._fields, v, strict=True)],
-    ),
-    _named_up,
-)
+_NAMED_TUPLE = Kind("namedtuple", _named_down, _named_up)
 _DATACLASS = Kind("dataclass", _data_down, _data_up)
 _ENUM = Kind(
     "enum",

@@ -69,13 +69,16 @@ def _opened(value: Any) -> Any:  # noqa: PLR0911  (a case per kind)
     if isinstance(value, np.random.Generator):
         return _opened(value.bit_generator)
     if isinstance(value, np.random.RandomState):
-        return value.get_state()
+        held: Any = value
+        return held.get_state(legacy=isinstance(held._bit_generator, np.random.MT19937))
     if isinstance(value, np.random.BitGenerator):
         return {"state": dict(value.state), "seed": dict(value.seed_seq.state)}
     if isinstance(value, torch.Generator):
         return value.get_state()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)} | getattr(
+            value, "__dict__", {}
+        )
     if isinstance(value, types.SimpleNamespace) or (
         type(value).__module__.startswith("tests.") and hasattr(value, "__dict__")
     ):

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import functools
 import io
 import math
 import pathlib
@@ -53,6 +54,45 @@ class Point(NamedTuple):
 class Record:
     count: int
     held: Any
+
+
+@dataclasses.dataclass
+class Begun:
+    """With more than its fields."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.generator, self.drawn = random.Random(self.seed), torch.zeros(3)
+
+    @functools.cached_property
+    def lock(self) -> Any:
+        """Made when it is asked for, and no state."""
+        return threading.Lock()
+
+
+def _begun(step: int) -> Any:
+    made = Begun(3)
+    for _ in range(step):
+        made.drawn += made.generator.random()
+    return made
+
+
+@dataclasses.dataclass
+class Dictionary(dict):  # type: ignore[type-arg]
+    """Both; its entries are in no field."""
+
+    count: int = 0
+
+
+class Pointed(Point):
+    """A named tuple that may have attributes."""
+
+
+def _pointed(step: int) -> Any:
+    made = Pointed(step, 0)
+    made.label = "a"  # type: ignore[attr-defined]
+    return {"f": made}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,6 +400,7 @@ CONTAINERS: dict[str, Make] = {
     "namedtuple with a large tensor": lambda n: Point(n, torch.zeros(LARGE) + n),
     "dataclass": lambda n: Record(n, [torch.zeros(n)]),
     "frozen dataclass": Frozen,
+    "dataclass with more than its fields": _begun,
     "dataclass with a large tensor": lambda n: Record(n, torch.zeros(LARGE) + n),
     "enum": lambda n: [Colour.RED if n < 3 else Colour.BLUE, Level.HIGH, Flag.A | Flag.B],
     "Counter": lambda n: _filled(collections.Counter, {"a": n, 3: 1}),
@@ -421,6 +462,11 @@ def _with_children(generator: np.random.Generator, count: int) -> np.random.Gene
     return generator
 
 
+def _gaussian(state: np.random.RandomState, count: int) -> np.random.RandomState:
+    state.standard_normal(count)
+    return state
+
+
 GENERATORS: dict[str, Make] = {
     "random.Random": lambda n: _advanced(random.Random(3), n),
     "numpy Generator": lambda n: _advanced(np.random.default_rng(3), n),
@@ -430,6 +476,7 @@ GENERATORS: dict[str, Make] = {
     "numpy RandomState": lambda n: _advanced(np.random.RandomState(3), n),
     "numpy RandomState after a Gaussian": lambda n: np.random.RandomState(n).get_state(),
     "torch.Generator": _torch_generator,
+    "numpy RandomState, other bits": lambda n: _gaussian(np.random.RandomState(np.random.PCG64(3)), n),
 }
 ARRAYS: dict[str, Make] = {
     "numpy arrays": lambda n: {
@@ -459,6 +506,8 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "class made in a function": (lambda n: {"f": collections.namedtuple("Local", "a")(n)}, "extra.value.f"),
     "itself": (_cycle, "extra.value"),
     "meta tensor": (lambda n: {"f": torch.empty(3, device="meta")}, "extra.value.f"),
+    "dataclass that is a dictionary": (lambda n: {"f": Dictionary(n)}, "extra.value.f"),
+    "namedtuple with attributes": (_pointed, "extra.value.f"),
     "numpy objects": (lambda n: {"f": np.array([n, "a"], dtype=object)}, "extra.value.f"),
     "defaultdict of a lambda": (
         lambda n: {"f": collections.defaultdict(lambda: n)},
