@@ -17,6 +17,7 @@ from holdfast.session.part import Part
 from holdfast.storage.checkpoints.format.decoder import decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.plain_pickle import dump_plain
+from holdfast.storage.checkpoints.format.raw_tensors import Views
 from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strides
 from holdfast.storage.checkpoints.format.tensor_facts import is_distributed
 
@@ -45,12 +46,22 @@ class OtherPart:
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save: its state dictionary is read at every save."""
-        encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN)
-        nodes = {self.name: encoder.part(self.name, self.value.state_dict())}
+        state, before = self.value.state_dict(), dict(placing.candidates)
+        views = Views()
+        encoder, nodes = self._written(state, placing, views)
+        if together := views.overlapping():
+            # One memory for several tensors: none of them is an item of its own, nor one that ranks may share.
+            placing.candidates.clear()
+            placing.candidates.update(before)
+            encoder, nodes = self._written(state, placing, Views(together))
         # Names that come and go would need a new plan each time; the tree has the values anyway.
         names, self._names = self._names, set(encoder.stock.values)
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
+
+    def _written(self, state: Any, placing: Placing, views: Views) -> tuple[Encoder, dict[str, Node]]:
+        encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN, views=views)
+        return encoder, {self.name: encoder.part(self.name, state)}
 
     def want(self, known: Known, trees: Sequence[tuple[int, Node]], *, exact: bool) -> None:
         """Make room for what the checkpoint holds of the object.

@@ -19,7 +19,7 @@ from holdfast.storage.checkpoints.format.kinds import PLAIN, class_name, kind_of
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.places import Path, dotted, refused
 from holdfast.storage.checkpoints.format.plain_data import CONTAINERS, SERIES, is_flat, kinds_inside
-from holdfast.storage.checkpoints.format.raw_tensors import RawWriter, is_plain
+from holdfast.storage.checkpoints.format.raw_tensors import RawWriter, Views, is_plain
 from holdfast.storage.checkpoints.format.stock_names import StockNames, has_items
 from holdfast.storage.checkpoints.format.structure import OWN, Node, own_name
 from holdfast.storage.checkpoints.format.tensor_facts import (
@@ -42,7 +42,13 @@ class Encoder:
     """Writes the trees of one state, and collects the tensors and the plain values that are items."""
 
     def __init__(
-        self, place: Place, rank: int = 0, *, most_plain: int = sys.maxsize, whole: bool = True
+        self,
+        place: Place,
+        rank: int = 0,
+        *,
+        most_plain: int = sys.maxsize,
+        whole: bool = True,
+        views: Views | None = None,
     ) -> None:
         """Prepare for one state.
 
@@ -51,6 +57,7 @@ class Encoder:
             rank: this one.
             most_plain: the most plain values that get names of their own.
             whole: whether plain data becomes a single node, however much it is.
+            views: takes notice of the tensors; those that it knows to overlap lie in the tree, together.
         """
         self._place, self._rank, self._whole = place, rank, whole
         self._alone = False
@@ -61,7 +68,7 @@ class Encoder:
         self.paths: dict[str, Path] = {}
         """By name, where in the nested state it was."""
         self.stock = StockNames(self.items, self.paths, most_plain)
-        self._raw = RawWriter()
+        self._views, self._raw = views, RawWriter(views)
         self._known: dict[tuple[Any, ...], str] = {}
         self._open: set[int] = set()
         self._kept: list[object] = []
@@ -179,6 +186,10 @@ class Encoder:
         )
 
     def _ref(self, value: Tensor, path: Path) -> Node:
+        if self._views is not None and is_plain(value) and not is_distributed(value):
+            if self._views.piece(value) is not None:
+                return self._inline(value, path)
+            self._views.note(value)
         name = self._place(path, value) if is_plain(value) or is_distributed(value) else None
         if name is None:
             return self._inline(value, path)

@@ -6,8 +6,9 @@ writes addresses. Here equal tensors give equal bytes, and reading them unpickle
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,11 +32,103 @@ def is_plain(value: Tensor) -> bool:
     )
 
 
+_SAME_BYTES = 64 << 10
+"""Larger tensors that are the very same have one item, and another name for it."""
+_MOST_GAPS = 4
+"""Memory that overlapping tensors have together may have so many times the bytes of their elements."""
+_SPARE_BYTES = 4096
+_ALIGNED = 16
+"""Bytes: of the largest element."""
+
+Storage = tuple[torch.device, int]
+Spans = Mapping[Storage, Sequence[tuple[int, int]]]
+"""Of storages, first byte and end of pieces that are written as they are: by place, none within another."""
+
+
+class _View(NamedTuple):
+    """The bytes of a storage that a tensor has."""
+
+    low: int
+    high: int
+    value: Tensor
+    """Kept: no other tensor gets its memory meanwhile."""
+
+
+class Views:
+    """Finds tensors of a part that overlap: a change of one changes the other, and so it must after a restore."""
+
+    def __init__(self, together: Spans | None = None) -> None:
+        """Prepare; ``together``: what :meth:`overlapping` found at a look before."""
+        self._together: Spans = together or {}
+        self._seen: dict[Storage, list[_View]] = {}
+
+    def note(self, value: Tensor) -> None:
+        """Take notice of a strided tensor."""
+        if value.numel() == 0 or value.is_conj() or value.is_neg():
+            return
+        storage = value.device, value.untyped_storage().data_ptr()
+        self._seen.setdefault(storage, []).append(_View(*_span(value), value))
+
+    def overlapping(self) -> Spans:
+        """Return the pieces of memory that several tensors have, where nothing else would keep these together."""
+        found = {storage: _pieces(seen) for storage, seen in self._seen.items() if len(seen) > 1}
+        return {storage: pieces for storage, pieces in found.items() if pieces}
+
+    def piece(self, value: Tensor) -> tuple[int, int] | None:
+        """Return the piece that holds ``value`` and what overlaps with it; None: it is written by itself."""
+        if not self._together or value.numel() == 0 or value.is_conj() or value.is_neg():
+            return None
+        storage = value.device, value.untyped_storage().data_ptr()
+        pieces: Sequence[tuple[int, int]] = self._together.get(storage, ())
+        low, high = _span(value)
+        at = bisect_right(pieces, low, key=lambda each: each[0]) - 1
+        return pieces[at] if at >= 0 and high <= pieces[at][1] else None
+
+
+def _span(value: Tensor) -> tuple[int, int]:
+    """Return the first byte in its storage of a tensor that has elements, and the end."""
+    first, size = value.storage_offset(), value.element_size()
+    last = first + sum((high - 1) * step for high, step in zip(value.shape, value.stride(), strict=True))
+    return first * size, (last + 1) * size
+
+
+def _is_cut(value: Tensor) -> bool:
+    """Return whether a tensor's elements alone are written: its storage is far larger, or smaller."""
+    nbytes = value.numel() * value.element_size()
+    return value.untyped_storage().nbytes() > 2 * nbytes + _SPARE_BYTES or 0 in value.stride()
+
+
+def _pieces(seen: Sequence[_View]) -> list[tuple[int, int]]:
+    groups: list[list[_View]] = []
+    end = -1
+    for each in sorted(seen, key=lambda view: view[:2]):
+        if each.low >= end:
+            groups.append([])
+        groups[-1].append(each)
+        end = max(end, each.high)
+    return [(each[0].low, max(view.high for view in each)) for each in groups if _belongs_together(each)]
+
+
+def _belongs_together(group: Sequence[_View]) -> bool:
+    if len(group) == 1:
+        return False
+    different = {
+        (low, value.dtype, value.shape, value.stride()): value.numel() * value.element_size()
+        for low, _, value in group
+    }
+    if len(different) == 1:
+        return _is_cut(group[0].value) and sum(different.values()) <= _SAME_BYTES
+    nbytes = max(each.high for each in group) - group[0].low
+    # Columns of a large matrix overlap by their ends alone: the matrix is not written for them.
+    return nbytes <= _MOST_GAPS * sum(different.values()) + _SPARE_BYTES
+
+
 class RawWriter:
     """Writes tensors; those that share a storage go on sharing it."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], int] = {}
+    def __init__(self, views: Views | None = None) -> None:
+        self._views = views
+        self._known: dict[tuple[Any, ...], int] = {}
         self._kept: list[Tensor] = []
         self._count = 0
 
@@ -56,10 +149,11 @@ class RawWriter:
         return "@layout", kind, [self.node(each) for each in tensors], told, device
 
     def _strided(self, value: Tensor, device: str) -> Node:
-        held = value.untyped_storage()
-        if held.nbytes() > 2 * value.numel() * value.element_size() + 4096 or 0 in value.stride():
+        if self._views is not None and (piece := self._views.piece(value)) is not None:
+            return self._overlapping(value, piece, device)
+        if _is_cut(value):
             value = value.clone(memory_format=torch.contiguous_format)
-            held = value.untyped_storage()
+        held = value.untyped_storage()
         key = (str(value.device), held.data_ptr())
         data = None
         if key not in self._known or held.nbytes() == 0:
@@ -68,6 +162,20 @@ class RawWriter:
             self._kept.append(value)
             data = torch.empty(0, dtype=torch.uint8, device=value.device).set_(held).cpu().numpy().tobytes()
         place = (tuple(value.shape), value.stride(), value.storage_offset())
+        return "@raw", self._known[key], data, str(value.dtype).removeprefix("torch."), *place, device
+
+    def _overlapping(self, value: Tensor, piece: tuple[int, int], device: str) -> Node:
+        held = value.untyped_storage()
+        low, high = piece[0] - piece[0] % _ALIGNED, piece[1]
+        key = (str(value.device), held.data_ptr(), piece[0])
+        data = None
+        if key not in self._known:
+            self._count += 1
+            self._known[key] = self._count
+            self._kept.append(value)
+            whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(held)
+            data = whole[low:high].cpu().numpy().tobytes()
+        place = (tuple(value.shape), value.stride(), value.storage_offset() - low // value.element_size())
         return "@raw", self._known[key], data, str(value.dtype).removeprefix("torch."), *place, device
 
 

@@ -242,6 +242,18 @@ def _shared(step: int) -> Any:
     return {"whole": whole, "head": whole[:4], "tail": whole[6:]}
 
 
+def _shared_large(step: int) -> Any:
+    """Views before and after the whole, some small; one more has the same elements in another order."""
+    whole = torch.arange(LARGE * 1.0) + step
+    return {
+        "head": whole[:4],
+        "tail": whole[LARGE // 2 :],
+        "whole": whole,
+        "matrix": whole.view(-1, 100).t(),
+        "bytes": whole.view(torch.uint8)[3:9],
+    }
+
+
 def _same_twice(size: int) -> Make:
     def make(step: int) -> Any:
         one = torch.arange(size) + step
@@ -361,6 +373,7 @@ TENSORS: dict[str, Make] = {
     "the same tensor twice": _same_twice(5),
     "the same large tensor twice": _same_twice(LARGE),
     "views of one memory": _shared,
+    "views of one memory, large": _shared_large,
     "FP8 recipe": _recipe,
     "a small part of much memory": lambda n: (torch.zeros(LARGE) + n)[5:8],
     "large beside its growing neighbour": lambda n: [torch.zeros(LARGE) + n, torch.zeros(LARGE + n)],

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from holdfast import Part
 from holdfast.errors import ScriptRefusedError
+from holdfast.session.encoded import Placing
+from holdfast.session.others import OtherPart
 from holdfast.storage.checkpoints.format.decoder import decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
-from tests.session.kinds.values import Begun
+from holdfast.storage.checkpoints.format.layout import dump_object
+from tests.session.kinds.values import Begun, Holder
 
 pytestmark = pytest.mark.torch
 
@@ -33,3 +38,37 @@ def test_what_numpy_cannot_write_is_refused_by_its_path() -> None:
     kind = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i2"], "offsets": [0, 2], "itemsize": 4})
     with pytest.raises(ScriptRefusedError, match=r"state 'extra.in.0': an object of type numpy.ndarray: "):
         _node({"in": [np.zeros(2, kind)]})
+
+
+def test_windows_of_much_memory_go_on_overlapping() -> None:
+    """Whatever is changed in one is changed in the other; of the memory, what the windows have is saved, once."""
+    tokens = torch.arange(400_000)
+    same = tokens[300:304]
+    windows = [
+        tokens[5:105],
+        tokens[51:150],
+        tokens[20_000:60_000],
+        tokens[40_000:80_000],
+        same,
+        same,
+        tokens[90_000:110_000],
+    ]
+    placing, part = Placing(), OtherPart("extra", Part(Holder(lambda _: windows)))
+    saved = part.encode(placing)
+    assert saved.items.keys() == placing.candidates.keys() == {"extra.value.6"}
+    assert len(dump_object(saved.nodes["extra"])) < 500_000
+    again = decode(saved.nodes["extra"], saved.items)["value"]
+    assert all(torch.equal(*each) for each in zip(windows, again, strict=True))
+    again[0][46], again[2][20_000], again[4][0] = -1, -2, -3
+    assert [int(again[at][0]) for at in (1, 3, 5)] == [-1, -2, -3]
+    assert int(tokens[51]) == 51
+
+
+def test_columns_of_a_large_matrix_do_not_take_it_along() -> None:
+    """They lie among each other, and have no element in common."""
+    matrix = torch.arange(1_000_000).view(-1, 1000)
+    part = OtherPart("extra", Part(Holder(lambda _: [matrix[:, 0], matrix[:, 1]])))
+    saved = part.encode(Placing())
+    assert len(dump_object(saved.nodes["extra"])) < 50_000
+    again = decode(saved.nodes["extra"], saved.items)["value"]
+    assert all(torch.equal(matrix[:, at], again[at]) for at in range(2))
