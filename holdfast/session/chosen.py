@@ -43,6 +43,10 @@ class Chosen(StateTree):
         super().__init__({names[each]: part for each, part in state.items()}, rank)
         self._source = source
         self._taken = {names[each] for each in (state if parts is None else parts)} - self.dropped
+        # Weights alone begin another training: which of them it trains is for its script to say.
+        goes_on = parts is None or not self._taken.isdisjoint(self._optimizers)
+        for module in self._modules.values():
+            module.thaws = goes_on
 
     def modules(self) -> Iterator[tuple[str, ModulePart]]:
         """Yield the modules that are taken, by name."""

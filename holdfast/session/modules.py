@@ -40,6 +40,8 @@ class ModulePart:
         self._watch: ModuleWatch | None = None
         self._replaced = False
         self._nones: list[str] = []
+        self.thaws = True
+        """Whether a load makes parameters frozen or not, as they were saved."""
         self._require_initialised()
 
     def _require_initialised(self) -> None:
@@ -273,6 +275,8 @@ class ModulePart:
 
     def _thaw(self) -> None:
         """Make parameters frozen or not, as they were."""
+        if not self.thaws:
+            return
         frozen = set(self._frozen_then)
         saved = self._nodes.keys()
         for own, each in self.module.named_parameters():

@@ -168,6 +168,27 @@ def test_a_folder_of_ours_gives_single_parts(make_agent: MakeAgent, tmp_path: Pa
         begin(StartFrom(path=str(folder)), {"model": "ema"}, training())
 
 
+@pytest.mark.parametrize(("parts", "as_saved"), [(["model"], False), (["model", "optimizer"], True)])
+def test_which_weights_are_trained_is_for_the_script_to_say(
+    make_agent: MakeAgent, tmp_path: Path, parts: list[str], as_saved: bool
+) -> None:
+    """It freezes others than the source did; with the optimizer it goes on with the training of the source."""
+    agent, there = make_agent(), training()
+    there["model"][0].requires_grad_(False)
+    run(session_of(agent), there, 2)
+    folder = publish(agent.shards, 2, tmp_path / "own")
+    here = training()
+    here["model"][3].requires_grad_(False)
+    begin(StartFrom(path=str(folder)), parts, here)
+    require_equal(weights(here), weights(there))
+    like = there if as_saved else {"model": training()["model"].requires_grad_(True)}
+    if not as_saved:
+        like["model"][3].requires_grad_(False)
+    assert [each.requires_grad for each in here["model"].parameters()] == [
+        each.requires_grad for each in like["model"].parameters()
+    ]
+
+
 def test_parts_of_a_folder_of_ours_are_known_by_its_names(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Also a counter, which is no item of its own: it lies in a tree alone."""
     agent = make_agent()
