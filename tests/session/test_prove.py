@@ -16,7 +16,9 @@ from torch import nn
 from holdfast.session import rng
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.load.findings import Findings
 from holdfast.storage.checkpoints.load.prove import prove
+from holdfast.storage.checkpoints.load.prove_tree import prove_tree
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 from tests.storage.checkpoints.load.test_prove import Inside
 
@@ -103,3 +105,28 @@ def test_a_class_that_is_gone_is_not_tested(tmp_path: Path, monkeypatch: pytest.
     assert proof.ok, proof
     assert [each.path for each in proof.untested] == ["loader"]
     assert "Cursor" in proof.untested[0].wrong
+
+
+def test_a_tensor_of_a_gpu_in_a_tree_is_proven_on_the_host() -> None:
+    """Ranks have their GPUs for themselves: no proof opens one, and here there is none."""
+    places = "@raw", 1, bytes(16), "int64", (1, 2), (2, 1), 0, "cuda"
+    values = "@raw", 2, bytes(8), "float32", (2,), (1,), 0, "cuda"
+    tree = {"plain": values, "sparse": ("@layout", "torch.sparse_coo", [places, values], ((3,), False), "cuda")}
+    found = Findings(None)
+    prove_tree("structure/0.loader", tree, {}, found)
+    proof = found.proof(seconds=0.0)
+    assert proof.ok, proof
+    assert proof.untested == ()
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("of_a_class", [False, True])
+def test_what_cannot_be_made_is_wrong_unless_a_class_makes_it(of_a_class: bool) -> None:
+    """An array whose bytes are none would fail at the restore as well; a class's code may need what is not here."""
+    node: Any = ("ndarray", ("@plain", (b"no array", True)))
+    if of_a_class:
+        node = ("enum", ((__name__, "Colour"), None, 99))
+    found = Findings(None)
+    prove_tree("structure/0.loader", node, {}, found)
+    assert [each.path for each in (found.untested if of_a_class else found.problems)] == ["loader"]
+    assert not (found.problems if of_a_class else found.untested)

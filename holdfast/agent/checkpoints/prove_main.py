@@ -40,7 +40,11 @@ def digest_shards(outcome: Path, step: int, shards: Mapping[int, Path]) -> None:
 
 
 def stand_back() -> None:
-    """Use one thread and the lowest priority for processor and disks, and be killed first when memory runs out."""
+    """Use one thread and the lowest priority for processor and disks, and be killed first when memory runs out.
+
+    No GPU is there for this process: those of the machine belong to its ranks, and their memory may be full.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     os.nice(NICE - os.nice(0))
     with contextlib.suppress(OSError, AttributeError, psutil.Error):  # not on every host

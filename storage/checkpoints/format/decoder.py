@@ -25,10 +25,15 @@ def decode(node: Node, tensors: Mapping[str, Any], mesh: Any = None) -> Any:
 class Decoder:
     """Makes the values of trees again, in the order in which they were written."""
 
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
-        """Prepare for trees that refer to these items, by name."""
+    def __init__(self, tensors: Mapping[str, Any], *, device: str | None = None) -> None:
+        """Prepare for trees that refer to these items, by name.
+
+        Args:
+            tensors: the items.
+            device: where to make tensors that lie in the trees; None: where they were.
+        """
         self._tensors = tensors
-        self._raw = RawReader()
+        self._raw = RawReader(device)
 
     def value(self, node: Node, mesh: Any = None) -> Any:
         """Return the value of a tree.

@@ -182,7 +182,9 @@ class RawWriter:
 class RawReader:
     """Makes the tensors again, in the order in which they were written."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
+        """Prepare; ``device``: where to make them; None: where they were."""
+        self._device = device
         self._storages: dict[int, Any] = {}
 
     def strided(self, node: Node) -> Tensor:
@@ -192,6 +194,7 @@ class RawReader:
             CheckpointError: the bytes are not there, or are of an unknown type.
         """
         _, number, data, dtype, shape, stride, offset, device = node
+        device = self._device or device
         if data is not None:
             made = (
                 torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -211,6 +214,7 @@ class RawReader:
             CheckpointError: this version knows no such layout.
         """
         _, kind, nodes, told, device = node
+        device = self._device or device
         tensors = [self.any(each) for each in nodes]
         if kind in _LAYOUTS:
             return _sparse(kind, tensors, told).to(device)

@@ -1,12 +1,14 @@
 """Proves the trees of a rank's state (``structure/<rank>.<part>``): what they name is there, and they can be made.
 
-The values are made of tensors without memory, of the shapes and types that were saved. What only the training script
+The values are made of tensors without memory, of the shapes and types that were saved, and on the host: a context on a
+GPU would take memory from the rank that trains there. What only the training script
 can make (a class of its own, a distributed tensor of a class of its own) is not tested, and no failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMe
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format import structure
-from holdfast.storage.checkpoints.format.decoder import decode
+from holdfast.storage.checkpoints.format.decoder import Decoder
 from holdfast.storage.checkpoints.format.structure import Node
 from holdfast.storage.checkpoints.load.findings import Findings, first_line
 
@@ -41,14 +43,31 @@ def prove_tree(name: str, node: Node, described: Mapping[str, STORAGE_TYPES], fo
     if missing:
         return
     try:
-        decode(node, _Items(described))
+        Decoder(_Items(described), device="cpu").value(node)
     except CheckpointError as error:
         if any(said in str(error) for said in _OF_THE_SCRIPT):
             found.left_out(name, error)
         else:
             found.wrong(name, error)
     except Exception as error:  # a class's own methods run here, on tensors without elements
-        found.left_out(name, f"it is made by a class's own code: {first_line(error)}")
+        if _of_classes(node):
+            found.left_out(name, f"it is made by a class's own code: {first_line(error)}")
+        else:
+            found.wrong(name, error)
+
+
+_CLASSES = frozenset(
+    ("dataclass", "namedtuple", "enum", "instance", "@opaque", "@subclass", "@as", "@local", "torch.Generator")
+)
+"""Tags of nodes that classes of the script make, or the driver of a device."""
+
+
+def _of_classes(node: Any) -> bool:
+    if isinstance(node, dict):
+        return any(map(_of_classes, node.values()))
+    if not isinstance(node, list | tuple) or (node and node[0] == "@plain"):
+        return False
+    return (isinstance(node, tuple) and bool(node) and node[0] in _CLASSES) or any(map(_of_classes, node))
 
 
 class _Items(Mapping[str, Tensor]):
