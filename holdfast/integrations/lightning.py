@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast.session import Session, rng
@@ -37,7 +36,7 @@ else:
 
 
 class _Place:
-    """Where the trainer is, as a ``Stateful`` of one item: its dictionaries have other keys when a run begins."""
+    """Where the trainer is, as a ``Stateful``; its dictionaries have other keys when a run begins."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -46,9 +45,9 @@ class _Place:
         self.between_epochs = False
 
     def state_dict(self) -> dict[str, Any]:
-        trainer, content = self._trainer, io.BytesIO()
+        trainer = self._trainer
         callbacks = {each.state_key: each.state_dict() for each in trainer.callbacks}
-        state = {
+        return {
             "loops": trainer.fit_loop.state_dict(),
             "schedulers": [each.scheduler.state_dict() for each in trainer.lr_scheduler_configs],
             "precision": trainer.precision_plugin.state_dict(),
@@ -56,11 +55,11 @@ class _Place:
             "epoch_random": self.epoch_random,
             "between_epochs": self.between_epochs,
         }
-        torch.save(state, content)
-        return {"state": content.getvalue()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        trainer, state = self._trainer, load_object(io.BytesIO(saved["state"]), "Lightning's state")
+        trainer, state = self._trainer, saved
+        if saved.keys() == {"state"}:  # as older checkpoints have it: one item, by torch.save
+            state = load_object(io.BytesIO(saved["state"]), "Lightning's state")
         trainer.fit_loop.load_state_dict(state["loops"])
         for config, scheduler in zip(trainer.lr_scheduler_configs, state["schedulers"], strict=True):
             config.scheduler.load_state_dict(scheduler)

@@ -69,6 +69,26 @@ def test_wherever_it_is_cut_off_it_ends_with_the_same_weights(
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+def test_states_of_other_callbacks_are_of_any_kind(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """They come back with their types, though the reader of single objects trusts few of these."""
+    from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415
+
+    agent, notes = make_agent(1), [script.Notes(), script.Notes()]
+    for each, until in zip(notes, (6, 7), strict=True):
+        step = agent.common_step() if agent.epoch else 0
+        agent.epoch += 1
+        callback = script.HoldfastCallback(
+            Session(agent.environ(0, (step, agent.shard(0, step)) if step else None))
+        )
+        with pytest.raises(_CutOffError):
+            script.fit(callback, str(tmp_path), script.Before(until, _stop, callback), each)
+    assert type(notes[1].seen) is type(notes[0].seen)
+    assert type(notes[1].words) is type(notes[0].words)
+    assert (list(notes[0].seen), list(notes[1].seen)) == ([3, 4, 5], [4, 5, 6])
+    assert notes[1].words == {"batch": 7}
+    assert notes[1].seen.maxlen == 3
+
+
 def test_a_finished_training_is_not_trained_again(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Killed after the last step: it goes straight to its end."""
     agent = make_agent(1)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import warnings
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,24 @@ class Before(Callback):
         if trainer.global_step == self.step:
             self.holdfast.session.flush()
             self.act()
+
+
+class Notes(Callback):
+    """Keeps a state that stock torch does not read back."""
+
+    def __init__(self) -> None:
+        self.seen: deque[int] = deque(maxlen=3)
+        self.words = Counter[str]()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen, "words": self.words}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen, self.words = state["seen"], state["words"]
+
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, number: int) -> None:
+        self.seen.append(trainer.global_step)
+        self.words["batch"] += 1
 
 
 def fit(
