@@ -37,6 +37,8 @@ _SAME_BYTES = 64 << 10
 _MOST_GAPS = 4
 """Memory that overlapping tensors have together may have so many times the bytes of their elements."""
 _SPARE_BYTES = 4096
+_MOST_BYTES = 64 << 20
+"""Larger memory stays an item for each tensor: what lies in a tree is written on the step's path, at every save."""
 _ALIGNED = 16
 """Bytes: of the largest element."""
 
@@ -120,7 +122,7 @@ def _belongs_together(group: Sequence[_View]) -> bool:
         return _is_cut(group[0].value) and sum(different.values()) <= _SAME_BYTES
     nbytes = max(each.high for each in group) - group[0].low
     # Columns of a large matrix overlap by their ends alone: the matrix is not written for them.
-    return nbytes <= _MOST_GAPS * sum(different.values()) + _SPARE_BYTES
+    return nbytes <= min(_MOST_BYTES, _MOST_GAPS * sum(different.values()) + _SPARE_BYTES)
 
 
 class RawWriter:

@@ -72,3 +72,11 @@ def test_columns_of_a_large_matrix_do_not_take_it_along() -> None:
     assert len(dump_object(saved.nodes["extra"])) < 50_000
     again = decode(saved.nodes["extra"], saved.items)["value"]
     assert all(torch.equal(matrix[:, at], again[at]) for at in range(2))
+
+
+def test_a_flat_buffer_stays_an_item_beside_its_views() -> None:
+    """In the tree it would be written again on the step's path, at every save."""
+    flat = torch.zeros((64 << 20) // 4 + 1)
+    part = OtherPart("extra", Part(Holder(lambda _: [flat, flat[:100_000]])))
+    saved = part.encode(Placing())
+    assert saved.items.keys() == {"extra.value.0", "extra.value.1"}
