@@ -20,6 +20,8 @@ from holdfast.storage.checkpoints.format.decoder import Decoder
 from holdfast.storage.checkpoints.format.structure import Node
 from holdfast.storage.checkpoints.load.findings import Findings, first_line
 
+_OF_VALUES = (ValueError, TypeError, LookupError, AttributeError)
+"""Errors for which a restore would fail as well; others may be of this process, which had no memory."""
 _OF_THE_SCRIPT = ("which this script does not have", "can be restored in its old layout only")
 
 
@@ -50,10 +52,10 @@ def prove_tree(name: str, node: Node, described: Mapping[str, STORAGE_TYPES], fo
         else:
             found.wrong(name, error)
     except Exception as error:  # a class's own methods run here, on tensors without elements
-        if _of_classes(node):
-            found.left_out(name, f"it is made by a class's own code: {first_line(error)}")
-        else:
+        if isinstance(error, _OF_VALUES) and not _of_classes(node):
             found.wrong(name, error)
+        else:
+            found.left_out(name, f"it is made by a class's own code: {first_line(error)}")
 
 
 _CLASSES = frozenset(
