@@ -28,7 +28,7 @@ from holdfast.agent.diagnostics import (
     vendor,
 )
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
-from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back
+from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back, visible_gpus
 from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
 from holdfast.agent.inspection import Inspector
 from holdfast.errors import SettingsError
@@ -91,7 +91,10 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
     """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
-    parts = [_pair_part(command, machine)] if with_peer else _own_parts(command)
+    if with_peer:
+        parts = [_pair_part(command, machine)]
+    else:
+        parts = _own_parts(command, await asyncio.to_thread(visible_gpus))
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
@@ -128,8 +131,9 @@ class Load:
         return max(0.0, 1 - (idle + own_s) / total)
 
 
-def _own_parts(command: Diagnose) -> list[Part]:
-    size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
+def _own_parts(command: Diagnose, gpus: int) -> list[Part]:
+    """Return a part for each process that is asked for; more where the machine has more GPUs: all of them take part."""
+    size = max(2 if command.check == Check.ALL_TO_ALL else 1, command.processes, gpus)
     size = 1 if command.check == Check.DISK else size
     limit = _limit(command.timeout_s)
     measure = command.measure

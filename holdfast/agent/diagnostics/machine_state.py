@@ -8,6 +8,7 @@ and a change that cannot be reverted is a finding.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -67,6 +68,19 @@ def put_back(machine: str, settings: Settings, before: MachineState) -> list[Fin
         detail = f"{what}; {f'could not be put back: {why}' if why else 'put back'}"
         findings.append(Finding(check="machine_state", machine=machine, ok=not why, detail=detail))
     return findings
+
+
+def visible_gpus() -> int:
+    """Return how many GPUs the processes of this machine's checks see; 0: none, or their driver is gone."""
+    nvml = _nvml()
+    if nvml is None:
+        return 0
+    try:
+        count = int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return 0
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if shown is None else min(count, sum(bool(each.strip()) for each in shown.split(",")))
 
 
 class NvmlSettings:

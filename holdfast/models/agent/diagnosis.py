@@ -23,7 +23,7 @@ class Check(OpenEnum):
     VENDOR = "vendor"
     """The vendor's own diagnostics, where they are installed."""
     MATMUL = "matmul"
-    """A fixed matrix product per GPU, or per rank on the processor: right, and as fast as the others'."""
+    """A fixed matrix product on each GPU, or per rank on the processor: right, and as fast as the others'."""
     PCIE = "pcie"
     """Transfers between host memory and each GPU, both ways, every byte compared; without GPUs within the memory."""
     DISK = "disk"

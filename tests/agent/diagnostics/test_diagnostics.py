@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.agent.diagnostics import collectives, machine_checks
+from holdfast.agent.diagnostics import collectives, machine_checks, machine_state
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.errors import SettingsError
@@ -80,6 +80,38 @@ async def test_healthy_machine_passes_with_its_bandwidth() -> None:
     assert finding.machine == "m1"
     assert "1000 MB/s" in finding.detail
     assert finding.seconds > 0
+
+
+@pytest.mark.parametrize(("check", "gpus", "ranks"), [("matmul", 8, 8), ("all_to_all", 8, 8), ("disk", 8, 1)])
+async def test_all_gpus_take_part_however_few_processes_are_asked_for(
+    check: str, gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby, or a machine that waits for admission, has no ranks: its checks are asked for with one process."""
+    monkeypatch.setattr(machine_checks, "visible_gpus", lambda: gpus)
+    forks = ScriptedForks(*[GOOD] * ranks)
+    await run_check(command(check, processes=1), forks, machine="m1")
+    assert [(part.rank, part.size) for part in forks.parts] == [(rank, ranks) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(("shown", "seen"), [(None, 8), ("", 0), ("3", 1), ("0,1,2", 3)])
+def test_gpus_that_are_hidden_take_no_part(
+    shown: str | None, seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process for a GPU that torch does not see would test the processor instead."""
+
+    class Library:
+        NVMLError = RuntimeError
+
+        @staticmethod
+        def nvmlDeviceGetCount() -> int:  # noqa: N802  (its name)
+            return 8
+
+    monkeypatch.setattr(machine_state, "_nvml", lambda: Library)
+    if shown is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert machine_state.visible_gpus() == seen
 
 
 async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
