@@ -44,7 +44,7 @@ OWN = (
 MEASURED = (Check.MATMUL, Check.PCIE, Check.DISK, Check.ALL_TO_ALL, Check.NIC)
 """Checks of one machine whose value is compared."""
 PARTNERS = 3
-"""Number of good machines with which one that comes alone is paired: one, and two for a second look."""
+"""Least number of good machines beside few that come: one for their links, and two for a second look."""
 
 
 class Inspection(Frozen):
@@ -102,9 +102,17 @@ async def check_applicants(admission: Admission) -> Checked:
         for machine in waiting
         if machine.name in states and states[machine.name].incarnation == machine.incarnation
     ]
-    # One that comes alone has its link to a good machine checked.
-    partners = ctx.ledger.machines(state=MachineState.STANDBY)[:PARTNERS] if len(there) == 1 else []
-    return await check_machines(ctx, "applicants", there, admission.tiers, partners)
+    return await check_machines(ctx, "applicants", there, admission.tiers, _partners(ctx, len(there)))
+
+
+def _partners(ctx: Context, count: int) -> list[Machine]:
+    """Return good machines to compare ``count`` others with; none where these are enough by themselves.
+
+    Twice as many: more than a third of the machines that are compared is never accused of being slow.
+    """
+    if not 0 < count < ctx.policy.diagnose.pace.machines_slightly:
+        return []
+    return ctx.ledger.machines(state=MachineState.STANDBY)[: max(PARTNERS, 2 * count)]
 
 
 @task(task_run_name="take unfit standbys out of the pool")
@@ -234,7 +242,7 @@ async def check_machines(
     tiers: tuple[Check, ...],
     partners: Sequence[Machine] = (),
 ) -> Checked:
-    """Run all ``tiers`` on ``machines``, which serve no job; ``partners`` are good, for the links of a single one."""
+    """Run all ``tiers`` on ``machines``, which serve no job; ``partners`` are good, for links and values of a few."""
     # Epochs of such checks only have to differ: stores are opened once each.
     limit = ctx.policy.aggregate.limit(len(machines))
     subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True, most_silent=limit, must_pass=True)

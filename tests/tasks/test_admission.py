@@ -82,6 +82,20 @@ async def test_a_slow_machine_is_not_admitted(
     assert {site.ledger.machine(f"m{number}").state for number in range(4)} == {MachineState.STANDBY}
 
 
+@pytest.mark.parametrize("slow", [(COMES,), (COMES, "m5")])
+async def test_two_machines_that_come_together_are_compared_with_standbys(
+    ctx: tuple[Context, dict[str, float]], slow: tuple[str, ...]
+) -> None:
+    """Two alone show nothing, and a bad batch shows nothing among itself."""
+    site, costs = ctx
+    register(site.ledger, "m5")
+    site.ledger.set_machine("m5", state=MachineState.PROVISIONING)
+    costs.update(dict.fromkeys(slow, 3.0))
+    did = await admit.fn(await check_applicants.fn(Admission()))
+    waiting = {name for name in (COMES, "m5") if site.ledger.machine(name).state is MachineState.PROVISIONING}
+    assert waiting == {*slow}, did
+
+
 async def test_a_machine_that_was_cordoned_while_it_was_checked_stays_so(
     ctx: tuple[Context, dict[str, float]],
 ) -> None:
