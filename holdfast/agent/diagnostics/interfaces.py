@@ -1,4 +1,4 @@
-"""RDMA through each adapter of the machine, by the vendors' own tool (MegaScale section 5: loopback bandwidth).
+"""RDMA through each active port of the machine, by the vendors' own tool (MegaScale section 5: loopback bandwidth).
 
 ``ib_write_bw`` (perftest) writes from the adapter to itself: through PCIe and the adapter, not through memory alone.
 Data that a host sends to its own address over Ethernet never leaves the kernel, and does not test the interface: such
@@ -8,9 +8,12 @@ interfaces are not tested here, and their cables are tested between neighbours (
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import shutil
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.commands import run
@@ -21,57 +24,88 @@ ROUNDS = 3
 _SECONDS = 1
 _SYSFS = Path("/sys/class/infiniband")
 _START_S = 0.3
+_EACH_S = ROUNDS * (_SECONDS + _START_S + 0.7)
+"""All rounds of one port, with what the tool needs to connect: with fewer of them a slow adapter is hardly named."""
 _RESULT = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s+[\d.]+\s*$", re.MULTILINE)
 
 
 async def check(
     machine: str, timeout_s: float, *, program: str = TOOL, sysfs: Path = _SYSFS
 ) -> list[Finding]:
-    """Return one finding per active adapter with its bandwidth; one with the reason, where nothing can be tested."""
+    """Return one finding per active port with its bandwidth; one with the reason, where nothing can be tested.
+
+    One after the other where the time allows it, else several at once: as few as give each of them all its rounds.
+    """
     ports = _active(sysfs)
     tool = shutil.which(program)
     if not ports:
         return [_untested(machine, "no active RDMA adapter; Ethernet is tested between neighbours")]
     if tool is None:
         return [_untested(machine, f"{program} is not installed (package perftest)")]
-    return [await _adapter(machine, adapter, rate, tool, timeout_s / len(ports)) for adapter, rate in ports]
+    turns = in_turns(ports, timeout_s)
+    found: list[Finding] = []
+    for turn in turns:
+        found += await asyncio.gather(
+            *(_measured(machine, port, tool, timeout_s / len(turns)) for port in turn)
+        )
+    return found
 
 
-def _active(sysfs: Path) -> list[tuple[str, str]]:
-    """Return adapters with an active port, and its rate."""
-    found: dict[str, str] = {}
+@dataclass(frozen=True)
+class Port:
+    """An active port of an adapter."""
+
+    adapter: str
+    number: str
+    rate: str
+
+    @property
+    def name(self) -> str:
+        """The adapter's, with the port where it is not the first."""
+        return self.adapter if self.number == "1" else f"{self.adapter}/{self.number}"
+
+
+def in_turns(ports: Sequence[Port], timeout_s: float) -> list[Sequence[Port]]:
+    """Return the ports in turns, one after the other; those of one turn are tested at once."""
+    at_once = math.ceil(len(ports) / max(1, int(timeout_s / _EACH_S)))
+    return [ports[first : first + at_once] for first in range(0, len(ports), at_once)]
+
+
+def _active(sysfs: Path) -> list[Port]:
+    found: list[Port] = []
     for state in sorted(sysfs.glob("*/ports/*/state")):
         try:
             if "ACTIVE" in state.read_text():
-                found.setdefault(state.parents[2].name, state.with_name("rate").read_text().strip())
+                rate = state.with_name("rate").read_text().strip()
+                found.append(Port(state.parents[2].name, state.parent.name, rate))
         except OSError:
             continue
-    return list(found.items())
+    return found
 
 
-async def _adapter(machine: str, adapter: str, rate: str, tool: str, timeout_s: float) -> Finding:
+async def _measured(machine: str, port: Port, tool: str, timeout_s: float) -> Finding:
     rates: list[float] = []
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(ROUNDS):
-                rates.append(await _write_bandwidth(tool, adapter, timeout_s))
+                rates.append(await _write_bandwidth(tool, port, timeout_s))
     except (TimeoutError, OSError, ValueError) as error:
         if not rates:
-            return _untested(machine, f"{adapter}: {error or 'no result in time'}")
+            return _untested(machine, f"{port.name}: {error or 'no result in time'}")
     return Finding(
         check="nic",
         machine=machine,
         ok=True,
-        detail=f"{adapter} ({rate}): {max(rates):.1f} Gb/s",
+        detail=f"{port.name} ({port.rate}): {max(rates):.1f} Gb/s",
         value=max(rates),
         unit="Gb/s",
         repeats=len(rates),
-        kind=f"{adapter}, {rate}",
+        kind=f"{port.name}, {port.rate}",
     )
 
 
-async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
-    """Return Gb/s of one run, with a server and a client on the same adapter.
+async def _write_bandwidth(tool: str, through: Port, timeout_s: float) -> float:
+    """Return Gb/s of one run, with a server and a client on the same port.
 
     Raises:
         TimeoutError: it did not end in time.
@@ -79,7 +113,8 @@ async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    order = (tool, "-d", adapter, "-p", str(port), "-D", str(_SECONDS), "-F", "--report_gbits")
+    device = ("-d", through.adapter, "-i", through.number)
+    order = (tool, *device, "-p", str(port), "-D", str(_SECONDS), "-F", "--report_gbits")
     server = asyncio.create_task(run(order, timeout_s))
     try:
         await asyncio.sleep(_START_S)  # it reports nothing when it starts to listen

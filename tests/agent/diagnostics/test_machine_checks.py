@@ -57,6 +57,42 @@ async def test_adapters_are_measured_through_themselves(tmp_path: Path) -> None:
     assert all(one.ok and one.repeats == interfaces.ROUNDS for one in found)
 
 
+async def test_the_port_that_is_active_is_tested(tmp_path: Path) -> None:
+    """Not the tool's default, which may be unplugged; and both of an adapter where both are active."""
+    sysfs = adapters(tmp_path, mlx5_0="1: DOWN", mlx5_1="4: ACTIVE")
+    for device in ("mlx5_0", "mlx5_1"):
+        second = sysfs / device / "ports" / "2"
+        second.mkdir()
+        (second / "state").write_text("4: ACTIVE\n")
+        (second / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    rate = '$([ "$3 $4" = "-i 2" ] && echo 97 || echo 194)'
+    tool = perftest(tmp_path, RESULT.format(device="$device", rate=rate))
+    found = await interfaces.check("m0", 30, program=tool, sysfs=sysfs)
+    assert [(one.kind.partition(",")[0], one.value) for one in found] == [
+        ("mlx5_0/2", 97.0),
+        ("mlx5_1", 194.0),
+        ("mlx5_1/2", 97.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "timeout_s", "turns"),
+    [
+        (1, 29.0, [1]),
+        (4, 29.0, [1, 1, 1, 1]),
+        (8, 29.0, [2, 2, 2, 2]),
+        (10, 29.0, [3, 3, 3, 1]),
+        (8, 1.0, [8]),
+    ],
+)
+def test_every_adapter_has_time_for_all_its_rounds(count: int, timeout_s: float, turns: list[int]) -> None:
+    """Eight adapters one after the other had two rounds each, and only what is five times slower counts then."""
+    ports = [interfaces.Port(f"mlx5_{number}", "1", "400 Gb/sec (4X NDR)") for number in range(count)]
+    found = interfaces.in_turns(ports, timeout_s)
+    assert [len(turn) for turn in found] == turns
+    assert [port for turn in found for port in turn] == ports
+
+
 async def test_a_slow_adapter_is_named_among_its_equals(tmp_path: Path) -> None:
     """By its value, as any other check."""
     sysfs = adapters(tmp_path, mlx5_0="4: ACTIVE")
