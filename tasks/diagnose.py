@@ -93,8 +93,9 @@ async def check(case: RecoveryContext, tier: str) -> tuple[Finding, ...]:
 async def dump_stacks(case: RecoveryContext) -> Verdict:
     """Dump the stacks of all ranks and their children, aggregated; suspects are the outliers' machines.
 
-    When the stacks accuse no machine, the records of the ranks' collectives are analysed. Taken while the ranks still
-    hang, so before ``pause``.
+    When the stacks prove nothing, the records of the ranks' collectives are analysed: they may name a rank where the
+    stacks name none, or show that the program is at fault and not the machine whose ranks stand out. Taken while the
+    ranks still hang, so before ``pause``.
     """
 
     async def act() -> dict[str, Any]:
@@ -110,23 +111,27 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
         limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)
         found = aggregate.aggregate(stacks, job, limits, blocked)
         silent = fleet.lost(answers)
-        records = [] if found.sure or len(found.suspects) == 1 else await _records(case, case.machines_now())
-        if made := groups.observed((record.ranks for record in records), job.spec.world_size):
+        alone = len(found.suspects) == 1
+        records = [] if found.sure or (alone and silent) else await _records(case, case.machines_now())
+        made = groups.observed((record.ranks for record in records), job.spec.world_size)
+        if made and not alone:
             found = aggregate.aggregate(stacks, job, limits, blocked, made)
-        suspects, reasons, ranks = found.suspects, found.reasons, found.outliers
+        suspects, reasons, ranks, script = found.suspects, found.reasons, found.outliers, found.script
         if silent and not found.sure:
             suspects = ()  # the others stand out because they wait for them
-        elif not suspects:
+        else:
             waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
             recorded = flight.analyse(records, job, limits, waiting)
-            suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
+            if not suspects or (recorded.program and not found.sure):
+                suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
+                script = script or recorded.program
         return Verdict(
             suspects=tuple(dict.fromkeys((*silent, *suspects))),
             confidence=1.0 if silent else found.confidence,
             ranks=ranks if suspects else (),
             sure=bool(silent) or found.sure,
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
-            script="" if silent or found.sure else found.script,
+            script="" if silent or found.sure else script,
         ).model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)

@@ -255,8 +255,8 @@ class ScriptedAgent:
     async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
         self._told("flight_records")
         world = self._world
-        behind = world.behind
-        if not behind:
+        behind, disagree = world.behind, world.disagree
+        if not behind and not disagree:
             return []
         return [
             wire.FlightRecord(
@@ -264,7 +264,7 @@ class ScriptedAgent:
                 group="0",
                 enqueued=6 if rank in behind else 7,
                 completed=6,
-                operation="gloo:all_reduce",
+                operation="gloo:all_gather" if rank in disagree else "gloo:all_reduce",
             )
             for rank in world.now_job().ranks_of(self._machine.name)
         ]

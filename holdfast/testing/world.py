@@ -52,6 +52,8 @@ class World:
     stopped: list[int] = field(default_factory=list)
     behind: list[int] = field(default_factory=list)
     """Ranks that have not come to the collective that the others are in."""
+    disagree: list[int] = field(default_factory=list)
+    """Ranks that are in another collective than the others, under the same number."""
     ahead: list[int] = field(default_factory=list)
     """Ranks that wait as the others do, in a later collective."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

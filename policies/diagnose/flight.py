@@ -38,6 +38,8 @@ class FlightVerdict(Frozen):
     suspects: tuple[str, ...] = ()
     """Machines of those behind, if they are few enough to be significant."""
     confidence: float = 0.0
+    program: str = ""
+    """Fault of the program that the records show: ranks issued collectives that do not fit together; empty: none."""
     reasons: tuple[str, ...] = ()
 
 
@@ -47,6 +49,7 @@ class _Cause(Frozen):
     """Ranks whose program went another way than that of the others."""
     confidence: float = 0.0
     why: tuple[str, ...] = ()
+    program: str = ""
 
 
 def analyse(
@@ -70,8 +73,9 @@ def analyse(
     groups = by_group(known, world)
     in_wait = {rank for group in groups for rank in group.waiting()}
     told = [line for group in groups for line in (*_late(group), *group.mismatches())]
-    if _mismatched(groups):
-        found = _Cause(odd=frozenset(rank for group in groups for rank in group.disagreeing()))
+    if disputed := next((line for group in groups for line in group.mismatches()), ""):
+        odd = frozenset(rank for group in groups for rank in group.disagreeing())
+        found = _Cause(odd=odd, program=disputed)
     else:
         found = _cause(groups, world, frozenset(in_wait), waiting, job)
     machines = tuple(dict.fromkeys(job.machine_of(rank) for rank in sorted(found.ranks)))
@@ -90,6 +94,7 @@ def analyse(
         disagree=tuple(sorted(found.odd)),
         suspects=machines if clear else (),
         confidence=found.confidence if clear else 0.0,
+        program=found.program,
         reasons=tuple(told) or ("all ranks are at the same collective of every group",),
     )
 
@@ -98,10 +103,6 @@ def _late(group: Recorded) -> Iterable[str]:
     late = group.late()
     if late:
         yield f"group {group.told}: ranks {join_names(sorted(late))} have not come to collective {group.newest}"
-
-
-def _mismatched(groups: Iterable[Recorded]) -> bool:
-    return any(True for group in groups for _ in group.mismatches())
 
 
 def _cause(
@@ -176,7 +177,7 @@ def _in_a_circle(groups: Sequence[Recorded]) -> _Cause:
     fewest = [ranks for ranks in around if len(ranks) == len(around[0])]
     named = sorted({rank for ranks in fewest for rank in ranks})
     why = f"ranks {join_names(named)} and others wait for one another in different groups: look at the code"
-    return _Cause(odd=fewest[0] if len(fewest) == 1 else frozenset(), why=(why,))
+    return _Cause(odd=fewest[0] if len(fewest) == 1 else frozenset(), why=(why,), program=why)
 
 
 def _reached(edges: Mapping[int, frozenset[int]], start: int) -> set[int]:

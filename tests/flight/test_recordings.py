@@ -97,6 +97,15 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LABELS)
+def test_the_program_is_at_fault_where_it_is_and_nowhere_else(name: str) -> None:
+    """That takes back what stacks say of the machine on which both ranks of a group are apart from all others."""
+    label = LABELS[name]
+    mine = job(label["per"])
+    found = flight.analyse(records(name), mine, waiting=waiting(name, mine))
+    assert bool(found.program) is (label["fault"] in ("skip", "mismatch", "order")), found
+
+
+@pytest.mark.parametrize("name", LABELS)
 def test_stacks_alone_accuse_exactly_the_culprits_machine(name: str) -> None:
     """Whether the job file has the layout or not. What the program did wrong is no machine's fault."""
     label = LABELS[name]
