@@ -10,19 +10,27 @@ from typing import Any
 from holdfast.models.alert import Finding
 from holdfast.policies.classify.dcgm import OF_HARDWARE, of_hardware
 
-_BRACE = re.compile(r"^\s*\{", re.MULTILINE)
+_BRACE = re.compile(r"^[ \t\r]*\{", re.MULTILINE)
 
 
 def json_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a tool's output; the text before and after it is for people."""
+    """Return the JSON object in a tool's output; the text before and after it is for people.
+
+    Of several the longest: a line of a log may be one as well.
+    """
     decoder = json.JSONDecoder()
-    for start in (found.start() for found in _BRACE.finditer(text)):
+    longest: dict[str, Any] | None = None
+    length = end = 0
+    for start in (found.end() - 1 for found in _BRACE.finditer(text)):
+        if start < end:
+            continue
         try:
-            found, _ = decoder.raw_decode(text, start)
+            found, end = decoder.raw_decode(text, start)
         except ValueError:
             continue
-        return found if isinstance(found, dict) else None
-    return None
+        if end - start > length:
+            longest, length = found, end - start
+    return longest
 
 
 def judge(machine: str, told: Any) -> list[Finding]:
