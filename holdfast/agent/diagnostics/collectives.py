@@ -12,6 +12,7 @@ import json
 import math
 import os
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -36,6 +37,9 @@ PATIENCE_S = 1.0
 STAY_S = 1.0
 """How long a process waits for another check before it ends."""
 _POLL_S = 0.005
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_GIVEN = os.environ.get(_INTERFACE, "")
+"""The site's own choice, as it was before any check."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +196,7 @@ def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutc
     import torch.distributed as dist  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    if not part.port or _is_loopback(part.host):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    bind(part)
     on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= (1 if part.port else part.size)
     backend = "nccl" if on_gpu else "gloo"
     device = torch.device("cuda", 0 if part.port else part.rank) if on_gpu else torch.device("cpu")
@@ -207,6 +210,36 @@ def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutc
         timeout=timedelta(seconds=part.timeout_s),
     )
     return replace(exchange(part, device), backend=backend)
+
+
+def bind(part: Part) -> None:
+    """Have gloo use the interface that leads to the other machine, or the loopback; the site's own choice stays.
+
+    Each time: a process may have had another check before. By itself gloo takes the address of the host's name, which
+    may be slow, absent, or one that no other machine reaches.
+    """
+    if _GIVEN:
+        return
+    local = not part.port or _is_loopback(part.host)
+    if name := "lo" if local else interface_to(part.host, part.port):
+        os.environ[_INTERFACE] = name
+    else:
+        os.environ.pop(_INTERFACE, None)
+
+
+def interface_to(host: str, port: int) -> str:
+    """Return the interface of this machine by which ``host`` is reached, itself included; empty: not known."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            own = str(probe.getsockname()[0])
+    except OSError:
+        return ""
+    of_all = psutil.net_if_addrs().items()
+    return next((name for name, known in of_all if any(each.address == own for each in known)), "")
 
 
 def _store(part: Part) -> Store:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,25 @@ async def test_own_bytes_that_come_back_damaged_are_our_own_fault() -> None:
     )
     assert finding.sure
     assert finding.peer is None
+
+
+@pytest.mark.parametrize(("reached_by", "used"), [("eth7", "eth7"), ("", None)])
+def test_a_process_that_checked_its_own_machine_leaves_it_for_the_next_check(
+    reached_by: str, used: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All-to-all goes over the loopback; no other machine is reached by that."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setattr(collectives, "_GIVEN", "")
+    monkeypatch.setattr(collectives, "interface_to", lambda host, port: reached_by)
+    inside = Part(rank=0, size=2, folder="", timeout_s=1)
+    for part, interface in ((inside, "lo"), (replace(inside, host="10.9.9.9", port=5), used), (inside, "lo")):
+        collectives.bind(part)
+        assert os.environ.get("GLOO_SOCKET_IFNAME") == interface
+
+
+def test_the_interface_is_that_of_the_route_to_the_other_machine() -> None:
+    """This machine's own address is reached by it too: the first of a pair is asked for itself."""
+    assert collectives.interface_to("127.0.0.1", 9) == "lo"
 
 
 async def test_both_sides_of_a_pair_meet_under_one_name() -> None:
