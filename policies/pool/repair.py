@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
-from holdfast.policies.classify import xid
-from holdfast.policies.classify.meaning import number
+from holdfast.policies.classify import sure_signs, xid
+from holdfast.policies.classify.meaning import harmless, number
 from holdfast.policies.config.repair_policy import RepairPolicy
 
 
@@ -33,6 +33,16 @@ _ASKS = {
     "contact_support": Ask.HANDS,
 }
 """Request by the action of the Xid catalogue; the other actions ask nothing of a machine."""
+_OF_HOSTS = {
+    "gsp_timeout": Ask.RESET_GPU,
+    "machine_check": Ask.HANDS,
+    "host_memory_error": Ask.HANDS,
+    "memory_failure": Ask.HANDS,
+    "pcie_fatal": Ask.HANDS,
+    "disk_failing": Ask.HANDS,
+    "disk_errors": Ask.HANDS,
+}
+"""Request by the check of a host that shows broken hardware."""
 _GRAVITY = tuple(Ask)
 _ON_THE_MACHINE = frozenset({Step.RESET_GPU, Step.RESTART_MACHINE, Step.DIAGNOSE})
 """Steps on a machine that is out of service, and that nothing of ours runs on."""
@@ -63,6 +73,12 @@ def _asks(alert: Alert) -> tuple[Ask | None, str]:
         return Ask.RESTART_MACHINE, "a GPU is lost"
     if alert.kind is AlertKind.SXID and alert.evidence.get("fatal") is True:
         return Ask.RESET_GPU, f"fatal SXid {alert.evidence.get('sxid', '')}".rstrip()
+    if alert.kind is AlertKind.GPU_ECC_UNCORRECTABLE:
+        return Ask.RESET_GPU, sure_signs.describe(alert)
+    if alert.kind is AlertKind.DISK_FAULT:
+        return Ask.HANDS, sure_signs.describe(alert)
+    if alert.kind is AlertKind.HOST_FAULT and not harmless(alert):
+        return _OF_HOSTS.get(str(alert.evidence.get("check"))), sure_signs.describe(alert)
     if alert.kind is not AlertKind.XID:
         return None, ""
     entry = xid.resolved(number(alert.evidence.get("xid", "")), str(alert.evidence.get("line", "")))

@@ -55,6 +55,15 @@ def xid(code: int, machine: str = "m1", line: str = "") -> Alert:
         ([xid(43), xid(13), xid(94), xid(63)], None),
         ([xid(119, machine="m2")], None),
         ([alert(AlertKind.MACHINE_LOST, machine="m1"), alert(AlertKind.HANG)], None),
+        ([alert(AlertKind.GPU_ECC_UNCORRECTABLE, machine="m1")], Ask.RESET_GPU),
+        ([alert(AlertKind.DISK_FAULT, machine="m1")], Ask.HANDS),
+        ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "gsp_timeout"})], Ask.RESET_GPU),
+        ([xid(119), alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "machine_check"})], Ask.HANDS),
+        ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "hung_task"})], None),
+        (
+            [alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "pcie_fatal", "harmless": True})],
+            None,
+        ),
         ([xid(119).model_copy(update={"firing": False})], None),
     ],
 )
