@@ -86,8 +86,8 @@ def _strike(  # noqa: PLR0917
                 None,
             )
         case "slow-machine":
-            quota = slow_machine.strike(target, pen, percent)
-            return f"{percent:g} % less processor time: {quota / slow_machine.PERIOD_US:.2f} cores", None
+            left = slow_machine.strike(target, pen, percent)
+            return f"{percent:g} % less processor time: {left:.2f} cores", None
         case "full-disk":
             return f"nothing is left of {disks.full(target, pen, path)}", None
         case "readonly-disk":

@@ -20,8 +20,8 @@ LEAST_US = 1_000
 _MEASURE_S = 2.0
 
 
-def strike(target: Target, pen: Pen, percent: float) -> int:
-    """Give the machine so much less processor time than it used in the last two seconds; returns the quota in us.
+def strike(target: Target, pen: Pen, percent: float) -> float:
+    """Give the machine so much less processor time than it used in the last two seconds; return the cores left.
 
     Raises:
         RefusedError: it does not compute.
@@ -45,7 +45,7 @@ def strike(target: Target, pen: Pen, percent: float) -> int:
             "cpu.max": f"{quota} {period}",
         }
         cgroup.make(folder, limits, [process.pid for process in processes.find_all(target.folder)])
-    return quota
+    return quota / period
 
 
 def limit(cores: float, percent: float) -> tuple[int, int]:
