@@ -68,7 +68,7 @@ def asked(alerts: Iterable[Alert], machine: str) -> tuple[Ask, str] | None:
     return gravest, "; ".join(dict.fromkeys(why for ask, why in found if ask is gravest))[:500]
 
 
-def _asks(alert: Alert) -> tuple[Ask | None, str]:
+def _asks(alert: Alert) -> tuple[Ask | None, str]:  # noqa: PLR0911  (a table)
     if alert.kind is AlertKind.GPU_LOST:
         return Ask.RESTART_MACHINE, "a GPU is lost"
     if alert.kind is AlertKind.SXID and alert.evidence.get("fatal") is True:

@@ -91,10 +91,8 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
     """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
-    if with_peer:
-        parts = [_pair_part(command, machine)]
-    else:
-        parts = _own_parts(command, await asyncio.to_thread(visible_gpus))
+    gpus = 0 if with_peer else await asyncio.to_thread(visible_gpus)
+    parts = [_pair_part(command, machine)] if with_peer else _own_parts(command, gpus)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
