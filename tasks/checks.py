@@ -30,6 +30,8 @@ class Subject:
     """Whether the pace of collectives is wanted, not only their result."""
     most_silent: int | None = None
     """When more machines than this send no answer, none is accused of it; None: each is."""
+    whole: bool = False
+    """Whether the machines serve no job: then all of their GPUs are tested."""
     must_pass: bool = False
     """Whether what is not tested then counts as failed, though not surely: the machine is to serve only afterwards."""
 
@@ -50,6 +52,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
                 incarnation=machine.incarnation,
                 check=tier,
                 processes=max(2, per) if tier == Check.ALL_TO_ALL else per,
+                whole=subject.whole,
                 measure=subject.measure,
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )

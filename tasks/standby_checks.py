@@ -245,7 +245,8 @@ async def check_machines(
     """Run all ``tiers`` on ``machines``, which serve no job; ``partners`` are good, for links and values of a few."""
     # Epochs of such checks only have to differ: stores are opened once each.
     limit = ctx.policy.aggregate.limit(len(machines))
-    subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True, most_silent=limit, must_pass=True)
+    epoch = int(ctx.clock.now())
+    subject = Subject(ctx, name, epoch, measure=True, most_silent=limit, whole=True, must_pass=True)
     answering = machines
     found = []
     for tier in tiers:

@@ -37,6 +37,7 @@ class Agent:
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
         name = self._machine.name
+        assert command.whole or command.peer, "all GPUs of it are free"
         more: dict[str, Any] = {"peer": command.peer or None}
         if command.check == wire.Check.MATMUL:
             more |= {"value": self._costs.get(name, 1.0), "unit": "s", "repeats": 5, "kind": "H100"}

@@ -91,7 +91,8 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
     """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
-    gpus = 0 if with_peer else await asyncio.to_thread(visible_gpus)
+    # Of a machine that serves a job some GPUs may be others': a role's replicas have theirs.
+    gpus = await asyncio.to_thread(visible_gpus) if command.whole else 0
     parts = [_pair_part(command, machine)] if with_peer else _own_parts(command, gpus)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
@@ -130,7 +131,7 @@ class Load:
 
 
 def _own_parts(command: Diagnose, gpus: int) -> list[Part]:
-    """Return a part for each process that is asked for; more where the machine has more GPUs: all of them take part."""
+    """Return a part for each process that is asked for; more where ``gpus`` are more."""
     size = max(2 if command.check == Check.ALL_TO_ALL else 1, command.processes, gpus)
     size = 1 if command.check == Check.DISK else size
     limit = _limit(command.timeout_s)

@@ -23,7 +23,7 @@ class Check(OpenEnum):
     VENDOR = "vendor"
     """The vendor's own diagnostics, where they are installed."""
     MATMUL = "matmul"
-    """A fixed matrix product on each GPU, or per rank on the processor: right, and as fast as the others'."""
+    """A fixed matrix product per GPU, or per rank on the processor: right, and as fast as the others'."""
     PCIE = "pcie"
     """Transfers between host memory and each GPU, both ways, every byte compared; without GPUs within the memory."""
     DISK = "disk"
@@ -53,6 +53,8 @@ class Diagnose(Frozen):
     check: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
     """One of :class:`Check`, or a diagnoser that is installed on the machine."""
     processes: int = 2
+    whole: bool = False
+    """The machine serves no job: all of its GPUs take part, however few processes are asked for."""
     peer: MachineOrNone = ""
     """The neighbour's machine name (``all_gather``)."""
     process_rank: int = 0

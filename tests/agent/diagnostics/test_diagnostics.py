@@ -83,14 +83,17 @@ async def test_healthy_machine_passes_with_its_bandwidth() -> None:
     assert finding.seconds > 0
 
 
-@pytest.mark.parametrize(("check", "gpus", "ranks"), [("matmul", 8, 8), ("all_to_all", 8, 8), ("disk", 8, 1)])
-async def test_all_gpus_take_part_however_few_processes_are_asked_for(
-    check: str, gpus: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("check", "whole", "ranks"),
+    [("matmul", True, 8), ("all_to_all", True, 8), ("disk", True, 1), ("matmul", False, 1)],
+)
+async def test_all_gpus_of_a_machine_that_serves_no_job_take_part(
+    check: str, whole: bool, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A standby, or a machine that waits for admission, has no ranks: its checks are asked for with one process."""
-    monkeypatch.setattr(machine_checks, "visible_gpus", lambda: gpus)
+    """It has no ranks, so that one process is asked for. Beside a job some GPUs are a role's replicas'."""
+    monkeypatch.setattr(machine_checks, "visible_gpus", lambda: 8)
     forks = ScriptedForks(*[GOOD] * ranks)
-    await run_check(command(check, processes=1), forks, machine="m1")
+    await run_check(command(check, processes=1, whole=whole), forks, machine="m1")
     assert [(part.rank, part.size) for part in forks.parts] == [(rank, ranks) for rank in range(ranks)]
 
 
