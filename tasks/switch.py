@@ -93,7 +93,7 @@ async def _stop(case: RecoveryContext) -> Mapping[str, Settled]:
     ctx, job, seen = case.ctx, case.job_now(), dict[str, Settled]()
 
     async def act() -> dict[str, Any]:
-        grace_s = stop_grace.grace_s(job.spec.stop_grace_s, case.incident_class)
+        grace_s = stop_grace.grace_s(job.spec, case.incident_class)
         answers = await fleet.settle(ctx, case.machines_now(), case.job, job.epoch, grace_s=grace_s)
         if lost := fleet.lost(answers):
             raise RecoveryError(f"{join_names(lost)} did not stop the ranks of epoch {job.epoch}")

@@ -232,7 +232,14 @@ class JobSpec(Given):
         ge=0,
         le=MAX_GRACE_S,
         description="Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM, when their job is stopped or "
-        "updated; a recovery gives less. 0: SIGKILL at once.",
+        "updated. 0: SIGKILL at once, also in recoveries.",
+    )
+    recovery_grace_s: float = Field(
+        0.25,
+        ge=0,
+        le=MAX_GRACE_S,
+        description="The same in a recovery, where most ranks wait for a dead peer inside a library, and no handler runs "
+        "before the time is over: as much longer does each recovery take.",
     )
     skip_bad_batches: int = Field(
         0,

@@ -40,7 +40,7 @@ async def stop_epoch(ctx: Context, ledger: Ledger, broken: Broken) -> Fenced:
         broken.job,
         broken.epoch,
         given_up=broken.given_up,
-        grace_s=stop_grace.grace_s(job.spec.stop_grace_s, broken.incident_class),
+        grace_s=stop_grace.grace_s(job.spec, broken.incident_class),
         keep_s=kept_processes.wait_s(ctx.policy.keep_processes, broken.incident_class, again=broken.again),
     )
     persist_soon(ctx, job, machines, told.states, broken.last_good_step)

@@ -43,7 +43,7 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
         # First: from now on no playbook starts another epoch, and what it started before is seen here.
         job = ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
     machines = ctx.ledger.machines_named(job.machines)
-    told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
+    told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec))
     await persist(ctx, job, machines, told.states)
     with contextlib.suppress(UnknownError):  # a playbook had counted it, and not opened it yet
         ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())

@@ -94,7 +94,9 @@ def same(one: Signature, other: Signature) -> bool:
 
     * Nothing is known of one of them: nothing distinguishes them.
     * Another signal, exception or frame: another failure.
-    * A kill from outside is the same when it hits the same rank or machine again.
+    * A kill from outside is the same when it hits the same rank again, or a machine of the same switch. Kills of
+      different ranks on one machine are independent; whether the machine is at fault, their number tells
+      (:mod:`holdfast.policies.pool.rank_deaths`).
     * The same exception in the same frame is the same on whatever rank it shows.
     * Hangs in which different ranks of different machines stand out are different.
     * Else it must be at the same place: rank, machine, switch, or step of the training.
@@ -110,7 +112,9 @@ def same(one: Signature, other: Signature) -> bool:
     here = _same_machine(one, other)
     if one.what == AlertKind.HANG and one.machine and other.machine:
         return here  # another rank is waited for each time: its step is that of all ranks
-    return here if one.from_outside else here or same_step(one, other)
+    if one.from_outside:
+        return here and not _different_ranks_of_one_machine(one, other)
+    return here or same_step(one, other)
 
 
 def same_step(one: Signature, other: Signature) -> bool:
@@ -136,6 +140,11 @@ def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
 
 def _placed(one: Signature) -> bool:
     return one.rank is not None or one.machine is not None
+
+
+def _different_ranks_of_one_machine(one: Signature, other: Signature) -> bool:
+    known = one.rank is not None and other.rank is not None
+    return known and one.rank != other.rank and one.machine is not None and one.machine == other.machine
 
 
 def _same_machine(one: Signature, other: Signature) -> bool:

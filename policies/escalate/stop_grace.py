@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from holdfast.models.classes import ON_PURPOSE, IncidentClass
-
-RECOVERY_S = 0.25
-"""Enough to flush a log. In a recovery most ranks wait for a dead peer inside a library, where no handler runs."""
+from holdfast.models.job import JobSpec
 
 
-def grace_s(wanted_s: float, why: IncidentClass | None = None) -> float:
-    """Seconds, of the ``wanted_s`` of the job file.
+def grace_s(spec: JobSpec, why: IncidentClass | None = None) -> float:
+    """Return what the job file gives, in seconds.
 
     Args:
-        wanted_s: what the job file allows.
+        spec: the job file.
         why: class of the incident that has the job stopped; None: a person stops it.
     """
     if why is None or why in ON_PURPOSE:
-        return wanted_s
-    return min(wanted_s, RECOVERY_S)
+        return spec.stop_grace_s
+    # Of who wants none at all when stopped, a recovery is no exception.
+    return spec.recovery_grace_s if spec.stop_grace_s else 0.0

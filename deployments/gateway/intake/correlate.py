@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.deployments.gateway.detectors.probe import Prober
@@ -54,8 +54,8 @@ class Correlator:
         """Called with every firing alert of the present, whatever its outcome."""
         self.over: Callable[[Alert], None] = lambda _: None
         """Called with every alert that is resolved."""
-        self.held_back: Callable[[str, IncidentClass], str] = lambda *_: ""
-        """Why no incident of a class is opened for a job for now; empty: one is."""
+        self.held_back: Callable[[str, IncidentClass, Collection[str]], str] = lambda *_: ""
+        """Why no incident of a class about these machines is opened for a job for now; empty: one is."""
         self.keep: Callable[[Alert], bool] = lambda _: False
         """Called with an alert that waits for the end of a person's hold; whether it is new."""
         self.ending: set[str] = set()
@@ -306,7 +306,8 @@ class Correlator:
         asked = any(each.kind is AlertKind.MANUAL and not each.evidence.get("grown") for each in alerts)
         if asked and found.incident_class is IncidentClass.SCALE_JOB:
             return ""
-        return self.held_back(job, found.incident_class)
+        named = {name for name in (found.machine, *(each.machine for each in alerts)) if name}
+        return self.held_back(job, found.incident_class, named)
 
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
         """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""

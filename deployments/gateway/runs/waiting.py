@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.stillness import Stillness
@@ -38,13 +38,14 @@ class Waiting:
         self._resolved: OrderedDict[_Fault, tuple[float, str | None]] = OrderedDict()
         """When each was reported as over, and of which incarnation."""
         self._was_silent: set[str] = set()
-        self._quiet: dict[tuple[str, IncidentClass], Wait] = {}
+        self._quiet: dict[tuple[str, IncidentClass], list[tuple[Wait, frozenset[str]]]] = {}
+        """Waits of jobs that train on, each with the machines that its incident is about."""
         self._still = Stillness()
 
     async def tick(self) -> None:
         """Run one round."""
         listed = await asyncio.to_thread(self._site.ledger.waits)
-        quiet: dict[tuple[str, IncidentClass], Wait] = {}
+        quiet: defaultdict[tuple[str, IncidentClass], list[tuple[Wait, frozenset[str]]]] = defaultdict(list)
         for wait in listed:
             job = await self._site.job(wait.job)
             if wait.job in self.launching:
@@ -55,15 +56,24 @@ class Waiting:
             elif why := waits.due(wait, await self._facts(wait, incident, job)):
                 await self._again(wait, why)
             elif wait.runs_on:
-                quiet[wait.job, incident.incident_class] = wait
-        self._quiet = quiet
+                quiet[wait.job, incident.incident_class].append((wait, _machines(incident)))
+        self._quiet = dict(quiet)
         self._was_silent &= {wait.incident_id for wait in listed}
         self._still.keep({wait.incident_id for wait in listed})
 
-    def held_back(self, job: str, incident_class: IncidentClass) -> str:
-        """Return why no further incident of this class is opened for a job that runs on; empty: it is."""
-        wait = self._quiet.get((job, incident_class))
-        return f"{wait.incident_id} has it already and waits: {wait.why}" if wait else ""
+    def held_back(self, job: str, incident_class: IncidentClass, machines: Collection[str]) -> str:
+        """Return why no further incident of this class is opened for a job that runs on; empty: it is.
+
+        Args:
+            job: the job's name.
+            incident_class: of the incident.
+            machines: named by its alerts; one that no waiting incident is about is not held back.
+        """
+        waiting = self._quiet.get((job, incident_class), [])
+        if not waiting or not set(machines) <= frozenset[str]().union(*(known for _, known in waiting)):
+            return ""
+        wait, _ = next((each for each in waiting if each[1] & set(machines)), waiting[0])
+        return f"{wait.incident_id} has it already and waits: {wait.why}"
 
     def note_resolved(self, alert: Alert) -> None:
         """Note a monitor's report that a fault is over; the ledger keeps it for the incidents that it concerns."""
@@ -256,6 +266,11 @@ def _faults(alert: Alert) -> tuple[_Fault, _Fault]:
 
 def _when(over: tuple[float, str | None]) -> float:
     return over[0]
+
+
+def _machines(incident: Incident) -> frozenset[str]:
+    named = {alert.machine for alert in incident.alerts if alert.machine}
+    return frozenset(named | {incident.machine} if incident.machine else named)
 
 
 def _obsolete(wait: Wait, incident: Incident, job: Job) -> bool:

@@ -42,7 +42,7 @@ def failed(what: str, rank: int | None = None, step: int | None = None, frame: s
     ("one", "other", "expected"),
     [
         (failed("SIGKILL", 3), failed("SIGKILL", 3), True),
-        (failed("SIGKILL", 3), failed("SIGKILL", 2), True),  # its machine
+        (failed("SIGKILL", 3), failed("SIGKILL", 2), False),  # on the same machine
         (failed("SIGKILL", 3, 20), failed("SIGKILL", 5, 20), False),  # a step says nothing about a kill
         (failed("SIGKILL", 3), failed("SIGSEGV", 3), False),
         (failed("SIGSEGV", 3, 20), failed("SIGSEGV", 5, 24), False),

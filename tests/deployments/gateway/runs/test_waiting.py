@@ -303,3 +303,27 @@ async def test_a_job_that_runs_on_is_not_worked_on_again_until_then(kit: Kit) ->
     await kit.look_again(60)
     again = await kit.alert(kind="throughput_decline", epoch=1, fingerprint="much later")
     assert again["outcome"] == "opened"
+
+
+@pytest.mark.parametrize(("machine", "outcome"), [("m0", "ignored"), ("m1", "opened")])
+async def test_another_machine_that_is_slow_is_not_held_back(kit: Kit, machine: str, outcome: str) -> None:
+    """The waiting incident is about m0; its pauses may be an hour long."""
+    await kit.running_job()
+    signal: dict[str, Any] = {"kind": "straggler", "epoch": 1, "evidence": {"value": 2.0, "median": 1.0}}
+    await kit.alert(**signal, machine="m0", rank=0)
+    (incident,) = kit.incidents()
+    now = kit.clock.now()
+    wait = Wait(
+        incident_id=incident.id,
+        job=JOB,
+        missing=Missing.APPROVAL,
+        why="no answer",
+        since=now,
+        next_at=now + 3600,
+        runs_on=True,
+    )
+    kit.ledger.put_wait(wait)
+    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
+    await kit.look_again(5)
+    again = await kit.alert(**signal, machine=machine, rank=int(machine[1]), fingerprint="later")
+    assert again["outcome"] == outcome
