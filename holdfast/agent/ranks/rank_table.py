@@ -23,6 +23,8 @@ from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.policies.detect.jumps import Jump, jump
 
 _MAX_DATAGRAM = 256 * 1024
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a datagram may raise: whatever a rank says, its agent and the other ranks go on."""
 _MAX_MARKS = 4096
 _MAX_PHASES = 32
 _EWMA = 0.2  # weight of the newest step's duration
@@ -199,7 +201,7 @@ class RankTable:
                 data = self._socket.recv(_MAX_DATAGRAM)
             except (BlockingIOError, InterruptedError):
                 return
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            with contextlib.suppress(*_MALFORMED):
                 self._take(json.loads(data))
 
     def delivered_until(self, at: float) -> None:
@@ -272,16 +274,16 @@ class RankTable:
         self._events.saved(row.rank, row.saved_step, Path(message["path"]))
 
     def _on_common(self, row: RankStatus, message: dict[str, Any]) -> None:
-        self._events.common(row.rank, int(message["step"]), Path(message["path"]))
+        self._events.common(row.rank, _step(message["step"]), Path(message["path"]))
 
     def _on_kept(self, row: RankStatus, message: dict[str, Any]) -> None:
-        self._events.kept(row.rank, int(message["step"]), Path(message["path"]))
+        self._events.kept(row.rank, _step(message["step"]), Path(message["path"]))
 
     def _on_save_failed(self, row: RankStatus, message: dict[str, Any]) -> None:
-        self._events.save_failed(row.rank, int(message["step"]), str(message["reason"])[:_MAX_REASON])
+        self._events.save_failed(row.rank, _step(message["step"]), str(message["reason"])[:_MAX_REASON])
 
     def _on_skipped(self, row: RankStatus, message: dict[str, Any]) -> None:
-        self._events.skipped(row.rank, int(message["step"]))
+        self._events.skipped(row.rank, _step(message["step"]))
 
     def _on_waits(self, row: RankStatus, _message: dict[str, Any]) -> None:
         row.waits = True

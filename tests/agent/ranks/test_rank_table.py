@@ -180,6 +180,29 @@ async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, 
     assert heard.all == []
 
 
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b'{"t": "step", "rank": 2, "epoch": 3, "step": Infinity, "at": 1.0}',
+        b'{"t": "step", "rank": 2, "epoch": 3, "step": 9223372036854775808, "at": 1.0}',
+        b'{"t": "step", "rank": 2, "epoch": 3, "step": 4, "at": 1' + b"0" * 400 + b"}",
+        b'{"t": "skipped", "rank": 2, "epoch": 3, "step": -1}',
+        b'{"t": "common", "rank": 2, "epoch": 3, "step": Infinity, "path": "/x/f"}',
+        b"[" * 100_000,
+    ],
+    ids=["infinite step", "65 bits", "endless time", "skipped -1", "infinite save", "nested"],
+)
+async def test_no_datagram_ends_the_reading(board: RankTable, heard: Heard, datagram: bytes) -> None:
+    """The agent reads on, whatever a rank says; the last words of the others are behind it."""
+    sender = Sender(str(board.path))
+    sender._socket.sendto(datagram, str(board.path))
+    assert sender.send({"t": "step", "rank": 5, "epoch": 3, "step": 7, "at": 1.0, "s": 0.1})
+    board.drain()
+    assert board.rows[2].step == 0
+    assert board.rows[5].step == 7
+    assert heard.all == []
+
+
 async def test_datagrams_arrive_without_asking(board: RankTable, heard: Heard) -> None:
     """The event loop reads the socket by itself."""
     Sender(str(board.path)).send({"t": "saved", "rank": 2, "epoch": 3, "step": 1, "path": "/x/f"})
