@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticKnownError
 
 MOST_STEPS = 2**63 - 1
@@ -12,6 +13,17 @@ Step = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 """Number of a step; scripts that count tokens need 64 bits."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number, as JSON has them: neither NaN nor infinite."""
+MOST_EPOCHS = 2**31 - 1
+EpochNumber = Annotated[int, Field(le=MOST_EPOCHS)]
+"""Of an epoch, as a machine reports it. The ledger has 32 bits for it; what it cannot take holds up all that follows."""
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Reading = Annotated[Finite | None, BeforeValidator(_or_none)]
+"""A number that a sensor reports; NaN and infinities are no reading."""
 Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A number of seconds that is not negative."""
 MAX_KEEP_S = 3600.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from holdfast.models import tolerant
-from holdfast.models.agent import Heartbeat, Start
+from holdfast.models.agent import Heartbeat, Report, Start, Vitals
 
 MARK = {"step": 3, "at": 10.0, "s": 0.5, "stall_s": 0.0}
 BEAT: dict[str, Any] = {
@@ -71,6 +72,30 @@ def test_a_wrong_optional_part_is_left_out() -> None:
     """Vitals that cannot be read are no vitals."""
     found, left_out = tolerant.read_part(Heartbeat, beat(vitals={"gpu_busy": "much"}))
     assert found.vitals is None
+    assert len(left_out) == 1
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_reading_that_is_no_number_is_none(wrong: float) -> None:
+    """A sensor may report so; its neighbours stay, and the agent that sends it does not end for it either."""
+    found, left_out = tolerant.read_part(Heartbeat, beat(vitals={"gpu_busy": wrong, "sm_active": 0.5}))
+    assert found.vitals == Vitals(sm_active=0.5) == Vitals(gpu_busy=wrong, sm_active=0.5)
+    assert not left_out
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "NaN"])
+def test_no_time_that_is_no_number_comes_in(wrong: object) -> None:
+    """Neither in a heartbeat nor in a report."""
+    for model in (Heartbeat, Report):
+        with pytest.raises(ValidationError):
+            tolerant.read(model, json.dumps({"machine": "m0", "incarnation": "i1", "at": wrong}).encode())
+
+
+def test_an_epoch_that_the_ledger_cannot_hold_is_left_out() -> None:
+    """PostgreSQL would refuse it each time that it is tried again, and what came after it would wait for ever."""
+    jobs = [BEAT["jobs"][0], BEAT["jobs"][0] | {"epoch": 2**31}]
+    found, left_out = tolerant.read_part(Heartbeat, beat(jobs=jobs))
+    assert [run.epoch for run in found.jobs] == [1]
     assert len(left_out) == 1
 
 

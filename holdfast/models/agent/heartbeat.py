@@ -6,7 +6,7 @@ from pydantic import Field
 
 from holdfast.models.agent.state import JobOnMachine, StepMark
 from holdfast.models.alert import Alert, Finding
-from holdfast.models.base import Finite, Frozen
+from holdfast.models.base import EpochNumber, Finite, Frozen, Reading
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.location import Location
 from holdfast.models.names import Incarnation, MachineName, ObjectKey, RunName
@@ -31,13 +31,13 @@ class Register(Frozen):
 class Vitals(Frozen):
     """Activity of a machine's GPUs and ports. None: it has none, or they do not report it."""
 
-    gpu_busy: float | None = None
+    gpu_busy: Reading = None
     """Mean utilisation of its GPUs, 0 to 1."""
-    traffic_bytes_s: float | None = None
+    traffic_bytes_s: Reading = None
     """Bytes that its ports sent and received per second between the last two readings."""
-    sm_active: float | None = None
+    sm_active: Reading = None
     """Share of SMs that were busy, of the GPU with most of them, 0 to 1."""
-    tensor_active: float | None = None
+    tensor_active: Reading = None
     """Share of the time in which its tensor cores worked, likewise."""
 
 
@@ -81,9 +81,9 @@ class Heard(Frozen):
 class Contact(Frozen):
     """An agent's contact with the gateway, by its own clock."""
 
-    heard_s: float
+    heard_s: Finite
     """Seconds since the gateway last answered it."""
-    since_s: float
+    since_s: Finite
     """Seconds for which it has been answered without a gap."""
 
 
@@ -92,13 +92,13 @@ class Report(Frozen):
 
     machine: MachineName
     incarnation: Incarnation
-    at: float = 0.0
+    at: Finite = 0.0
     """When it was sent, on the machine's clock; 0: not reported."""
     alerts: tuple[Alert, ...] = ()
     started: tuple[StepMark, ...] = ()
     """Steps that should not wait for a heartbeat: an epoch's first, and the last ones before a fence."""
     job: RunName | None = None
-    epoch: int | None = None
+    epoch: EpochNumber | None = None
     done: tuple[int, ...] = ()
     """Ranks that ended with status 0."""
     checkpoints: tuple[RemoteCheckpoint, ...] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.models.base import Duration, Finite, Frozen, Step
+from holdfast.models.base import Duration, EpochNumber, Finite, Frozen, Step
 from holdfast.models.checkpoint import Shard
 from holdfast.models.names import Incarnation, MachineName, Rank, RunName, Version
 from holdfast.models.rehearsal import Rehearsed
@@ -95,7 +95,7 @@ class JobOnMachine(Frozen):
     """The part of one job that an agent runs."""
 
     job: RunName
-    epoch: int
+    epoch: EpochNumber
     ranks: tuple[RankState, ...] = ()
     marks: tuple[StepMark, ...] = ()
     """Steps that rank 0 completed since the previous heartbeat; only the machine of rank 0 reports them."""
