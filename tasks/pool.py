@@ -9,7 +9,7 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import AnewError, HoldfastError, SettingsError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations.pool_plans import plans, pooled
@@ -77,7 +77,7 @@ async def resize(found: Estimate) -> str:
         {plan.group: plan.target for plan in found.plans} if ctx.policy.spare_pool.groups else {},
     )
     unfinished = [known for known in ctx.ledger.machines(state=MachineState.DRAINING) if _leaves_pool(known)]
-    retired = [machine.name for machine in unfinished if await _retire(machine.name)]
+    retired = [machine.name for machine in unfinished if await _retire(machine)]
     names = await provision_shortfall(ctx)
     for plan in found.plans:
         mine = [
@@ -89,8 +89,8 @@ async def resize(found: Estimate) -> str:
         surplus = max(0, len(mine) - plan.target)
         newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
         # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
-        withdrawn = [known.name for known in newest if ctx.ledger.withdraw(known.name)]
-        retired += [name for name in withdrawn if await _retire(name)]
+        withdrawn = [known for known in newest if ctx.ledger.withdraw(known.name)]
+        retired += [known.name for known in withdrawn if await _retire(known)]
     did = f"provisioned {join_names(names)}; retired {join_names(retired)}"
     get_run_logger().info("%s", did)
     return did
@@ -111,20 +111,25 @@ async def publish(found: Estimate, did: str) -> None:
     )
 
 
-async def _retire(machine: str) -> bool:
+async def _retire(machine: Machine) -> bool:
     """Give a withdrawn standby back to the engine; return whether it is gone.
+
+    This process may sleep on the way while another run does it, and the name comes back for a machine that trains: the
+    engine and the ledger look at the incarnation.
 
     Killed half way it is found again: it drains without a job. So is one that its engine does not let go: the pool is
     filled all the same.
     """
     ctx = context()
     try:
-        await asyncio.to_thread(ctx.driver.retire, machine)
-    except HoldfastError as error:
-        get_run_logger().error("%s drains, and is not given back yet: %s", machine, error)
+        await asyncio.to_thread(ctx.driver.retire, machine.name, machine.incarnation)
+    except AnewError as error:
+        get_run_logger().warning("%s", error)
         return False
-    ctx.ledger.remove_machine(machine)
-    return True
+    except HoldfastError as error:
+        get_run_logger().error("%s drains, and is not given back yet: %s", machine.name, error)
+        return False
+    return ctx.ledger.remove_retired(machine.name, machine.incarnation)
 
 
 def _leaves_pool(machine: Machine) -> bool:

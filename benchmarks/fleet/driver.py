@@ -47,7 +47,7 @@ class FleetDriver:
         """It starts anew."""
         self._ask("release", name=machine)
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """It is gone."""
         self._ask("retire", name=machine)
 

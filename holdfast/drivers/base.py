@@ -74,8 +74,17 @@ class Driver(Protocol):
         """Give an evicted machine back: it restarts and registers with a new incarnation."""
         ...
 
-    def retire(self, machine: str) -> None:
-        """Give a machine that is not needed back to the engine for good."""
+    def retire(self, machine: str, incarnation: str = "") -> None:
+        """Give a machine that is not needed back to the engine for good.
+
+        Args:
+            machine: its name.
+            incarnation: the one that is meant, as in :meth:`evict`: names may come back. Empty: whatever is there.
+
+        Raises:
+            UnknownError: the engine never had such a machine.
+            AnewError: another unit has its name by now; it is left alone.
+        """
         ...
 
 

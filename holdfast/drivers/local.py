@@ -151,14 +151,16 @@ class LocalDriver:
             self._wipe_memory(machine)
         return "nothing of it runs, its memory is empty"
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """Kill ``machine`` and remove what is left of it; its name is not used again.
 
         Raises:
             UnknownError: there was never such a machine.
+            AnewError: it was restarted since ``incarnation``.
         """
         self._is_in_use(machine)
         with self._lock(machine):
+            require_unit(machine, incarnation, self._unit(machine))
             self._clear(machine)
             self._roster.remove(machine)
 

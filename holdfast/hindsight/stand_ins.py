@@ -257,7 +257,7 @@ class NoDriver:
     def release(self, machine: str) -> None:
         """Do nothing."""
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """Do nothing."""
 
     def withdraw(self) -> None:

@@ -141,6 +141,21 @@ class DriverConformance:
         driver.evict(name, Scope.CLUSTER, "test", f"another@{unit}")
         assert self.processes(driver, name) == 0
 
+    def test_what_was_started_anew_is_not_retired_for_what_it_was(self, driver: Driver) -> None:
+        """Nor given back: it may train by now."""
+        name = self.provision_one(driver)
+        former = self.incarnation(driver, name)
+        driver.evict(name, Scope.CLUSTER, "test", former)
+        driver.release(name)
+        wait_until(lambda: self.ready(driver, name), what="up again")
+        with pytest.raises(AnewError, match=name):
+            driver.retire(name, former)
+        machine = supplied(driver, name)
+        assert machine is not None
+        assert machine.alive
+        driver.retire(name, self.incarnation(driver, name))
+        assert supplied(driver, name) is None
+
     def incarnation(self, driver: Driver, name: str) -> str:
         """Return the incarnation that an agent would make from its real environment."""
         agent = processes.find_agent(self.folder(driver, name))

@@ -81,5 +81,5 @@ class ScriptedDriver:
     def release(self, machine: str) -> None:
         raise AssertionError("no scenario releases a machine")
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         raise AssertionError("no scenario retires a machine")

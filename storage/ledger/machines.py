@@ -386,6 +386,22 @@ class Machines(Connection):
             row.state = MachineState.DRAINING
             return True
 
+    def remove_retired(self, name: str, incarnation: str) -> bool:
+        """Forget a machine that was withdrawn from the pool (:meth:`withdraw`) and given back to its engine.
+
+        Returns:
+            False: the machine of that name is another one, or was put to use since; it stays.
+        """
+        with self._write() as session:
+            row = session.get(MachineRow, name, with_for_update=True)
+            if row is None:
+                return True
+            leaves = row.state is MachineState.DRAINING and row.job is None
+            if not leaves or not same_unit(row.incarnation or "", incarnation):
+                return False
+            session.delete(row)
+            return True
+
     def remove_machine(self, name: str) -> None:
         """Forget a machine. One that is unknown already is no error."""
         with self._write() as session:

@@ -65,7 +65,7 @@ class Retiring:
     def withdraw(self) -> None:
         self.withdrawn = True
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         self.retired.append(machine)
 
 

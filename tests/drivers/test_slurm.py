@@ -16,7 +16,7 @@ from holdfast.drivers.slurm import SlurmDriver, listing
 from holdfast.drivers.slurm.commands import CommandAnswer, Commands
 from holdfast.drivers.slurm.nodes import Nodes
 from holdfast.drivers.slurm_settings import SlurmSettings
-from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.errors import AnewError, HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 from tests.retries import HandClock, by_hand
@@ -278,6 +278,18 @@ def test_job_that_was_requeued_onto_another_node_is_that_machine(tmp_path: Path)
     asked.retire("node1")
     assert run.count("scancel") == 0
     assert [machine.name for machine in asked.machines() if machine.alive] == ["node2"]
+
+
+def test_a_node_that_was_allocated_again_is_not_given_back_for_what_it_was(tmp_path: Path) -> None:
+    """Who retires it may have slept for an hour: by now the node's name is that of a machine that trains."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    assert asked.provision(1) == ["node1"]
+    with pytest.raises(AnewError, match="node1"):
+        asked.retire("node1", "life@7")
+    assert run.count("scancel") == 0
+    assert [machine.name for machine in asked.machines() if machine.alive] == ["node1"]
 
 
 def test_node_that_left_the_configuration_is_lost_and_the_others_stay(tmp_path: Path) -> None:

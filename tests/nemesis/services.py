@@ -113,7 +113,7 @@ class Driver:
         self._ask()
         self._site.hosts[machine].boot(1.0)
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """Give it back."""
         self._ask()
         self._site.hosts[machine].die("retired")

@@ -13,7 +13,7 @@ from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied
-from holdfast.errors import SettingsError, UnavailableError
+from holdfast.errors import AnewError, SettingsError, UnavailableError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
@@ -47,7 +47,7 @@ class FakeDriver:
         self.asked.append((n, group))
         return [f"{group or 'm'}-new-{len(self.asked)}-{i}" for i in range(n)]
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         if self.error:
             raise self.error
         self.retired.append(machine)
@@ -168,7 +168,7 @@ async def test_a_machine_that_cannot_be_given_back_keeps_no_pool_empty(
 ) -> None:
     """It drains, and is tried again by the next run; what the pool lacks is provisioned."""
 
-    def fails(_machine: str) -> None:
+    def fails(_machine: str, _incarnation: str = "") -> None:
         raise UnavailableError("the engine does not answer")
 
     run_job(ctx, "m0", "m1")
@@ -182,6 +182,29 @@ async def test_a_machine_that_cannot_be_given_back_keeps_no_pool_empty(
     assert ctx.ledger.machine("s0").state is MachineState.DRAINING
     _, did = await sized()
     assert "retired s0" in did
+
+
+async def test_a_run_that_slept_forgets_no_machine_that_came_back(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run retired it meanwhile, and the engine gave its name to a machine that trains by now."""
+
+    def wakes(name: str, incarnation: str = "") -> None:
+        assert incarnation == "i1"
+        ctx.ledger.remove_machine(name)
+        ctx.ledger.register(
+            Register(machine=name, incarnation="i2@b", address="a:1", data_address="a:2", pid=1)
+        )
+        ctx.ledger.claim_standbys("gpt", 1)
+        raise AnewError(f"machine {name} was restarted")
+
+    run_job(ctx, "m0", "m1")
+    add(ctx, "s0")
+    ctx.ledger.withdraw("s0")
+    monkeypatch.setattr(driver, "retire", wakes)
+    _, did = await sized()
+    assert "s0" not in did
+    assert (ctx.ledger.machine("s0").state, ctx.ledger.machine("s0").job) == (MachineState.ACTIVE, "gpt")
 
 
 async def test_each_group_has_its_own_rate_and_size(tmp_path: Path, driver: FakeDriver) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
@@ -159,8 +159,7 @@ class KubernetesDriver:
         if found is None:
             return
         here = self._pods.of(machine)
-        if here and unit_of(incarnation) not in {pod["metadata"]["uid"] for pod in here}:
-            require_unit(machine, incarnation, here[0]["metadata"]["uid"])
+        self._require_present(machine, incarnation, here)
         why = bodies.evicted(found) or self._evicted(scope, reason, here)
         if scope is Scope.CLUSTER and why.scope is Scope.JOB:
             why = why.model_copy(update={"scope": scope, "reason": reason})
@@ -194,14 +193,17 @@ class KubernetesDriver:
             self._nodes.give_back(why.node, why.node_uid, machine)
         self._patch_set(machine, bodies.in_service(found, why.node))
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """Delete ``machine``. The node of an evicted one stays cordoned: it is uncordoned by the person who repairs it.
 
         Raises:
             UnknownError: there was never such a machine.
+            AnewError: the pod of that ``incarnation`` is gone, and the machine has another one.
         """
         if (found := self._set(machine)) is None:
             return
+        if incarnation:
+            self._require_present(machine, incarnation, self._pods.of(machine))
         why = bodies.evicted(found)
         if why is not None and why.scope is Scope.JOB:
             self._nodes.give_back(why.node, why.node_uid, machine)
@@ -211,6 +213,16 @@ class KubernetesDriver:
         for pod in self._pods.of(machine):
             self._pods.delete(pod, pods.GRACE_S)
         self._pods.wait_gone(machine)
+
+    @staticmethod
+    def _require_present(machine: str, incarnation: str, here: Sequence[Object]) -> None:
+        """Refuse to act on ``machine`` where it has pods, and none of them is that of ``incarnation``.
+
+        Raises:
+            AnewError: so it is.
+        """
+        if here and unit_of(incarnation) not in {pod["metadata"]["uid"] for pod in here}:
+            require_unit(machine, incarnation, here[0]["metadata"]["uid"])
 
     def _api_sets(self) -> dict[str, Object]:
         items = self.api.get(self._sets, labelSelector=bodies.SELECTOR)["items"]

@@ -236,20 +236,24 @@ class SlurmDriver:
             time.sleep(min(REBOOT_POLL_S, wait_s / 10))
         return f"booted at {now}, before at {before or 'an unknown time'}"
 
-    def retire(self, machine: str) -> None:
+    def retire(self, machine: str, incarnation: str = "") -> None:
         """Give the node back to Slurm. A drain stays: it is the operators' to lift.
 
         Raises:
             UnknownError: it was never a machine of this site.
+            AnewError: the node was allocated again since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
         record, _ = self._look()
         held = self._known(record, machine)
         if held is None:
             return
+        require_unit(machine, incarnation, str(held.job))
         self._end(machine, held.job, f"{MARK}retired, and its processes did not end")
         with self._file.changing() as record:
-            self._file.write(record.without(machine))
+            present = record.machines.get(machine)
+            if present is None or present.job == held.job:  # else Slurm gave us the node again meanwhile
+                self._file.write(record.without(machine))
 
     def _look(self, *, locked: bool = False) -> tuple[Record, dict[int, Allocation]]:
         """Return the record and our Slurm jobs by id; nodes of jobs that started since are machines from now on."""

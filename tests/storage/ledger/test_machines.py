@@ -165,6 +165,21 @@ def test_a_removed_machine_is_forgotten(ledger: Ledger) -> None:
         ledger.machine("m0")
 
 
+def test_only_what_was_withdrawn_is_forgotten_as_retired(ledger: Ledger) -> None:
+    """Who retires a machine may have slept: the one of that name may be another, or serve a job."""
+    register(ledger, "m0")
+    life = ledger.machine("m0").incarnation
+    assert not ledger.remove_retired("m0", life)
+    ledger.withdraw("m0")
+    ledger.set_machine("m0", incarnation="later@b")
+    assert not ledger.remove_retired("m0", "former@a")
+    assert ledger.machine("m0").state is MachineState.DRAINING
+    assert ledger.remove_retired("m0", "former@b")
+    assert ledger.remove_retired("m0", "former@b")
+    with pytest.raises(UnknownError):
+        ledger.machine("m0")
+
+
 def test_preferred_standbys_are_claimed_first(ledger: Ledger) -> None:
     """Then the others in their order; a name that does not stand by is no matter."""
     for name in ("m0", "m1", "m2", "m10"):
