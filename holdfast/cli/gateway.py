@@ -43,6 +43,10 @@ def understood(model: type[Model], told: Any) -> Model:
         ) from None
 
 
+class _UnansweredError(UnavailableError):
+    """A request was sent, and no answer came: whether it was done is not known."""
+
+
 class Gateway:
     """One gateway. Use as a context manager.
 
@@ -200,6 +204,10 @@ class Gateway:
             # A gateway that cannot be reached or stands by did nothing: the next one is asked.
             try:
                 return self._ask(method, path, body, params)
+            except _UnansweredError:
+                self._urls.rotate(-1)
+                if method != "GET":
+                    raise  # it may do it all the same, and would be asked for twice
             except UnavailableError:
                 self._urls.rotate(-1)
         return self._ask(method, path, body, params)
@@ -207,15 +215,15 @@ class Gateway:
     def _ask(self, method: str, path: str, body: object, params: dict[str, str] | None) -> Any:
         try:
             response = self._http.request(method, f"{self.url}{path}", json=body, params=params)
-        except httpx.ConnectError:
+        except (httpx.ConnectError, httpx.ConnectTimeout):
             raise UnavailableError(
                 f"no gateway answers at {self.url}: start it with `holdfast up`, "
                 "or set HOLDFAST_GATEWAY_URL to where it runs."
             ) from None
         except httpx.HTTPError as error:
-            raise UnavailableError(
-                f"gateway at {self.url}: {type(error).__name__} {error}".rstrip() + ". See `holdfast doctor`."
-            ) from None
+            what = f"gateway at {self.url}: {type(error).__name__} {error}".rstrip()
+            done = "" if method == "GET" else " It may have done it all the same: look with `holdfast status`."
+            raise _UnansweredError(f"{what}. See `holdfast doctor`.{done}") from None
         if response.status_code == 401:
             raise UnauthorizedError(
                 f"the gateway at {self.url} does not accept the secret in {self._secret_path}: "

@@ -49,6 +49,28 @@ def test_when_none_leads_that_is_said() -> None:
         gateway.jobs()
 
 
+@pytest.mark.parametrize("act", ["jobs", "stop"])
+def test_what_may_have_been_done_is_not_asked_of_the_next_one(act: str) -> None:
+    """Reading is; an act whose answer was lost is the caller's to repeat."""
+    asked: list[str] = []
+
+    def slow_then_fine(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        if request.url.host == "slow":
+            raise httpx.ReadTimeout("no answer in time")
+        return httpx.Response(200, json=[])
+
+    transport = httpx.MockTransport(slow_then_fine)
+    with Gateway("http://slow,http://leads", "s", Path("secret"), transport) as gateway:
+        if act == "jobs":
+            assert gateway.jobs() == []
+            assert asked == ["slow", "leads"]
+        else:
+            with pytest.raises(UnavailableError, match="may have done it all the same"):
+                gateway.command("gpt", "stop")
+            assert asked == ["slow"]
+
+
 def of_another_version(answer: object) -> Gateway:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=answer))
     return Gateway("http://leads", "s", Path("secret"), transport)
