@@ -1,6 +1,7 @@
 """Playbook: an engineer ships a change that must take effect now (hot update).
 
-Held at a step boundary, switched in place, restarted; if the new code does not come up, rolled back.
+Fetched while the job trains, held at a step boundary, switched in place, restarted; if the new code does not come up,
+rolled back. Where it cannot be fetched (S3 is away), the job trains on as it is.
 A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
 A machine that is lost meanwhile is replaced: its alerts join this incident, and open none of their own.
 """
@@ -10,7 +11,7 @@ from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
-from holdfast.tasks.rollback import apply_update, rollback
+from holdfast.tasks.rollback import apply_update, rollback, why_not_fetched
 
 
 @playbook(would="switch the code at a step boundary")
@@ -21,6 +22,8 @@ async def code_update(case: RecoveryContext) -> Recovered:
         await replace_lost(case, silent)
         did = f"the update did not come up; rolled back to {await rollback(case, 'update failed')}"
     else:
+        if why := await why_not_fetched(case):
+            return Recovered(summary=why)
         await hold_at_boundary(case)
         silent = await pause(case)
         await replace_lost(case, silent)

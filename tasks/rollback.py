@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from holdfast import names
 from holdfast.errors import LimitError
 from holdfast.operations import fleet
-from holdfast.policies.escalate import code
+from holdfast.policies.escalate import code, overtake
 from holdfast.tasks.recovery_context import RecoveryContext
 
 
@@ -38,14 +38,31 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
     return str(done["to"])
 
 
+@task(task_run_name="fetch the new code of {case.job} while it trains")
+async def why_not_fetched(case: RecoveryContext) -> str:
+    """Have the new version checked out on all machines before the job is held; return why it cannot be, for people.
+
+    Empty: it can, or the job does not train any more, and nothing is won by leaving it as it is. A machine that does not
+    answer is no reason: it is replaced.
+    """
+    if case.stands or case.done("pause") or _trains_no_more(case):
+        return ""
+    version, job = _wanted(case), case.job_now()
+    answers = await fleet.prepare_code(case.ctx, job, version, case.machines_now())
+    silent = fleet.silent(answers)
+    why = [f"{name}: {error}" for name, error in answers.items() if error is not None and name not in silent]
+    if not why or _trains_no_more(case):  # asked again: what fell meanwhile joined this incident
+        return ""
+    return (
+        f"the code was not updated to {version}, which cannot be fetched ({why[0]}); the job was not stopped, and "
+        f"trains on with {job.code_version}. `holdfast update` tries it again"
+    )
+
+
 @task(task_run_name="update the code of {case.job}")
 async def apply_update(case: RecoveryContext) -> str:
     """Switch to the version that the incident's alert names; return it."""
-    version = next(
-        names.require(names.VERSION, alert.evidence["version"])
-        for alert in case.incident.alerts
-        if "version" in alert.evidence
-    )
+    version = _wanted(case)
 
     async def act() -> dict[str, Any]:
         before = case.job_now().code_version
@@ -55,6 +72,19 @@ async def apply_update(case: RecoveryContext) -> str:
     done = await case.once("update", version, {"version": version}, act)
     get_run_logger().info("code %s -> %s", done["from"], done["to"])
     return version
+
+
+def _trains_no_more(case: RecoveryContext) -> bool:
+    return overtake.ended(case.incident.alerts, case.broken_epoch)
+
+
+def _wanted(case: RecoveryContext) -> str:
+    """Return the version that the incident's alert names."""
+    return next(
+        names.require(names.VERSION, alert.evidence["version"])
+        for alert in case.incident.alerts
+        if "version" in alert.evidence
+    )
 
 
 async def _switch(case: RecoveryContext, version: str) -> None:

@@ -1,0 +1,124 @@
+"""New code is on all machines before the job is held for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from holdfast.clock import FakeClock
+from holdfast.errors import HoldfastError, SilentError, UnavailableError
+from holdfast.models.agent import PrepareCode
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.job import JobSpec, JobState
+from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.settings import Settings
+from holdfast.tasks import rollback
+from holdfast.tasks.recovery_context import RecoveryContext
+from tests.storage.ledger.samples import register
+
+JOB = "gpt"
+AWAY = UnavailableError("the store does not answer")
+
+
+class Agents:
+    """Agents of two machines, in the place of real ones; ``errors``: those of machines that cannot fetch it."""
+
+    def __init__(self, errors: dict[str, HoldfastError]) -> None:
+        self.errors = errors
+        self.fetched: list[tuple[str, str]] = []
+
+    async def ask(
+        self,
+        _ctx: Context,
+        machines: Iterable[Machine],
+        command: Callable[[object, Machine], Awaitable[object]],
+    ) -> dict[str, object]:
+        answers: dict[str, object] = {}
+        for machine in machines:
+            self._asked = machine.name
+            try:
+                answers[machine.name] = await command(self, machine)
+            except HoldfastError as error:
+                answers[machine.name] = error
+        return answers
+
+    async def prepare_code(self, order: PrepareCode) -> None:
+        if self._asked in self.errors:
+            raise self.errors[self._asked]
+        self.fetched.append((self._asked, order.version))
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    """A job of two machines."""
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1_000.0))
+    ctx.ledger.create()
+    for name in ("m0", "m1"):
+        register(ctx.ledger, name)
+    ctx.ledger.add_job(JobSpec(name=JOB, script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ctx.ledger.set_job(JOB, machines=("m0", "m1"), state=JobState.RUNNING)
+    ctx.ledger.next_epoch(JOB)
+    with disable_run_logger():
+        yield ctx
+
+
+def update(ctx: Context, *more: Alert) -> RecoveryContext:
+    """The case of an update to v2."""
+    asked = Alert(kind=AlertKind.CODE_UPDATE, job=JOB, epoch=1, at=1_000.0, evidence={"version": "v2"})
+    found = Classification(incident_class=IncidentClass.CODE_UPDATE, confidence=1.0, reasons=("x",))
+    incident = ctx.ledger.open_incident(JOB, found, 1, [asked, *more], 1_000.0)
+    return RecoveryContext(
+        incident_id=incident.id,
+        attempt=1,
+        job=JOB,
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+    ).within(ctx)
+
+
+async def why(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, errors: dict[str, HoldfastError], *more: Alert
+) -> tuple[str, Agents]:
+    agents = Agents(errors)
+    monkeypatch.setattr(fleet, "ask", agents.ask)
+    return await rollback.why_not_fetched.fn(update(ctx, *more)), agents
+
+
+async def test_it_is_fetched_before_the_job_is_held(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every machine; the job names its old version until the switch."""
+    told, agents = await why(ctx, monkeypatch, {})
+    assert told == ""
+    assert agents.fetched == [("m0", "v2"), ("m1", "v2")]
+    assert ctx.ledger.job(JOB).code_version == "v1"
+
+
+async def test_a_job_is_not_stopped_for_code_that_cannot_be_had(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the machine, the reason, and what runs on."""
+    told, _ = await why(ctx, monkeypatch, {"m1": AWAY})
+    assert "m1: the store does not answer" in told
+    assert "trains on with v1" in told
+
+
+async def test_a_machine_that_does_not_answer_is_no_reason(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced with the update, as before."""
+    told, _ = await why(ctx, monkeypatch, {"m1": SilentError("no answer")})
+    assert told == ""
+
+
+async def test_a_job_whose_rank_is_dead_goes_on_with_its_update(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not train: it must be started again in any case."""
+    dead = Alert(kind=AlertKind.RANK_EXIT, job=JOB, machine="m0", epoch=1, rank=0, at=1_000.0)
+    told, agents = await why(ctx, monkeypatch, {"m1": AWAY}, dead)
+    assert told == ""
+    assert agents.fetched == []
