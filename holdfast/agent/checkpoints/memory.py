@@ -43,6 +43,9 @@ class Memory:
         # What an earlier agent was about to upload when it died: no upload gives it back.
         for each in (*self._roots, self._disk):
             shutil.rmtree(each / "transfers", ignore_errors=True)
+        # Nor does one of the next agent finish what it was copying; the rank may be another machine's by now.
+        for part in self._disk.glob(f"{_FOLDERS[Tier.DISK]}/*/*.part"):
+            part.unlink(missing_ok=True)
 
     @property
     def transfers(self) -> Path:

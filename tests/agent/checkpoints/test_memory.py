@@ -32,6 +32,17 @@ def test_incomplete_shards_do_not_exist(memory: Memory) -> None:
     assert memory.find("toy", 0, 1) is None
 
 
+def test_what_a_killed_agent_was_copying_to_the_disk_is_removed(tmp_path: Path) -> None:
+    """It counts for no limit, and only the same rank on the same machine would ever overwrite it; copies stay."""
+    memory = Memory("m0", tmp_path / "shm", tmp_path / "ckpt")
+    kept = write_shard(memory.disk("toy"), rank=0, step=3)
+    left = kept.with_suffix(".part")
+    left.write_bytes(b"half of it")
+    again = Memory("m0", tmp_path / "shm", tmp_path / "ckpt")
+    assert not left.exists()
+    assert [shard.step for shard in again.shards()] == [3]
+
+
 def test_of_two_with_the_same_step_the_newer_epoch_counts(memory: Memory) -> None:
     """The same step may have been done twice; the later one is the job's history."""
     write_shard(memory.own("toy"), step=3, epoch=1)
