@@ -30,6 +30,8 @@ class JobState(StrEnum):
     """It holds no machine, and goes on from its newest checkpoint in S3 when it is given some."""
 
 
+MOST_MACHINES = 100_000
+MOST_RANKS_PER_MACHINE = 1024
 ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 """Nothing of the job runs."""
 
@@ -165,9 +167,9 @@ class CheckpointPolicy(Given):
 class Elastic(Given):
     """Sizes that a job may have. Its present one is ``machines`` of the :class:`JobSpec`."""
 
-    min: int = Field(ge=1, description="Fewest machines that it trains on.")
-    want: int = Field(ge=1, description="Machines that it starts with, and grows back to.")
-    max: int = Field(ge=1, description="Most machines that it can be scaled to.")
+    min: int = Field(ge=1, le=MOST_MACHINES, description="Fewest machines that it trains on.")
+    want: int = Field(ge=1, le=MOST_MACHINES, description="Machines that it starts with, and grows back to.")
+    max: int = Field(ge=1, le=MOST_MACHINES, description="Most machines that it can be scaled to.")
     start: int | None = Field(
         None, ge=1, description="Machines that it begins with, before it grows to `want`; none: with `want`."
     )
@@ -217,10 +219,11 @@ class JobSpec(Given):
     code: str = Field(".", description="Directory or git repository with the job's code.")
     machines: int = Field(
         ge=1,
+        le=MOST_MACHINES,
         description="Machines that run ranks; {min, want, max} for a job that trains on with fewer and grows back.",
     )
     elastic: Elastic | None = Field(None, description="Written as `machines: {min, want, max}`.")
-    ranks_per_machine: int = Field(ge=1)
+    ranks_per_machine: int = Field(ge=1, le=MOST_RANKS_PER_MACHINE)
     parallelism: Parallelism = Parallelism()
     env: Environment = Field(default_factory=dict)
     checkpoint: CheckpointPolicy = CheckpointPolicy()

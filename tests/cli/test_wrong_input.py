@@ -160,6 +160,8 @@ def test_unknown_machine_of_a_fault(cli: Cli) -> None:
         ("name: gpt\nscript: train.py\nranks_per_machine: 2\n", ["machines", "missing"]),
         (JOB.replace("machines: 1", "machines: many"), ["machines = 'many'", "a whole number"]),
         (JOB.replace("machines: 1", "machines: 0"), ["machines = 0", "1 or more"]),
+        (JOB.replace("machines: 1", f"machines: {10**20}"), [f"machines = {10**20}", "100000 or less"]),
+        (JOB.replace("machine: 2", "machine: 5000"), ["ranks_per_machine = 5000", "1024 or less"]),
         (JOB.replace("machines: 1", "machines: true"), ["line 3", "machines = True", "a whole number"]),
         (JOB + "checkpoint: {retention: {keep_last: yes}}\n", ["keep_last = True", "a whole number"]),
         (JOB + "stop_grace_s: true\n", ["stop_grace_s = True", "a number"]),
