@@ -56,6 +56,9 @@ from holdfast.storage.ledger import Ledger
 REFRESH_S = 0.5
 TOUCH_S = 5.0
 """The ledger hears of living machines so often, of all at once."""
+FORGET_EVERY_S = 3600.0
+KEPT_S = 90 * 86_400.0
+"""Alerts that led to no incident are kept so long."""
 RECONCILE_S = 1.0
 LEFTOVERS_S = 5.0
 TIMES_S = 15.0
@@ -136,6 +139,7 @@ class Gateway:
         self.roles = Roles(self.site, self._require_sure)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
+        self._forgot_at = clock.monotonic()
         self._loops: list[asyncio.Task[None]] = []
 
     def _over(self, alert: Alert) -> None:
@@ -231,6 +235,18 @@ class Gateway:
         if heard:
             with contextlib.suppress(HoldfastError):
                 await asyncio.to_thread(self.site.ledger.touch, heard)
+        await self._forget_old_alerts()
+
+    async def _forget_old_alerts(self) -> None:
+        """Forget, a part at a time, what no one asks for any more: a ledger lives for years."""
+        clock = self.site.clock
+        if clock.monotonic() - self._forgot_at < FORGET_EVERY_S:
+            return
+        forgot = 0
+        with contextlib.suppress(HoldfastError):
+            forgot = await asyncio.to_thread(self.site.ledger.forget_alerts, clock.now() - KEPT_S)
+        if not forgot:  # else there may be more: the next round goes on
+            self._forgot_at = clock.monotonic()
 
     async def _refresh(self) -> None:
         await self.site.refresh()

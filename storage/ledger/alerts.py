@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.storage.ledger.connection import Connection
@@ -42,6 +42,19 @@ class Alerts(Connection):
                     body=alert.model_dump(include=set(Alert.model_fields)),
                 )
             )
+
+    def forget_alerts(self, before: float, most: int = 2000) -> int:
+        """Forget the oldest alerts recorded before a time (Unix seconds) that led to no incident; return how many.
+
+        At most so many in one transaction: others wait for it.
+        """
+        old = (AlertRow.recorded_at < before) & AlertRow.incident_id.is_(None)
+        chosen = select(AlertRow.id).where(old).order_by(AlertRow.id).limit(most)
+        with self._write() as session:
+            ids = session.scalars(chosen).all()
+            if ids:
+                session.execute(delete(AlertRow).where(AlertRow.incident_id.is_(None), AlertRow.id.in_(ids)))
+            return len(ids)
 
     def alerts(self, incident_id: str | None = None, limit: int = 200) -> list[RecordedAlert]:
         """Return the newest ``limit`` alerts, newest first; of one incident if given."""
