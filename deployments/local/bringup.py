@@ -19,6 +19,8 @@ from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.worker.environment import foreign
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError
+from holdfast.paths import log_dir
+from holdfast.policies.join_names import join_names
 from holdfast.settings import Settings
 from holdfast.storage import objects
 
@@ -105,10 +107,13 @@ def _wait(
             if process := pidfile.running(settings.home, service.name):
                 starts[service.name].add(process.pid)
             if len(starts[service.name]) >= DEATHS:
-                raise UnavailableError(_why(service, settings.home))
+                raise UnavailableError(_why([service], settings.home, f": it was started {DEATHS} times"))
         died = time.monotonic() > launched + 2 and pidfile.running(settings.home, SUPERVISOR) is None
-        if waiting and (died or time.monotonic() > until):
-            raise UnavailableError(_why(waiting[0], settings.home))
+        if waiting and died:
+            log = log_dir(settings.home) / f"{SUPERVISOR}.log"
+            raise UnavailableError(_why(waiting, settings.home, f": the supervisor ended (see {log})"))
+        if waiting and time.monotonic() > until:
+            raise UnavailableError(_why(waiting, settings.home, f" within {HEALTHY_S:.0f} s"))
         time.sleep(0.05)
     for each in work.values():
         each.result()
@@ -148,10 +153,16 @@ def _register(
     progress(f"{len(names)} deployments are registered")
 
 
-def _why(service: Service, home: Path) -> str:
-    log = service.log(home)
+def _why(missing: Sequence[Service], home: Path, how: str) -> str:
+    """Return what is known of the first service that is missing, and the names of the others."""
+    service, log = missing[0], missing[0].log(home)
+    process = pidfile.running(home, service.name)
+    state = "its process does not run"
+    if process is not None:
+        state = f"its process {process.pid} runs, and does not answer (a host short of processors or memory?)"
+    others = f" Nor did {join_names([each.says for each in missing[1:]])}." if missing[1:] else ""
     try:
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
     except OSError:
         last = "  (no log)"
-    return f"{service.says} did not come up. End of {log}:\n{last}"
+    return f"{service.says} did not come up{how}; {state}.{others} End of {log}:\n{last}"

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def up(
         # Before the folder is made.
         _require_sound(settings)
         ports.check(settings)
-    with _alone(settings.home, progress):
+    with _ended_in_order(), _alone(settings.home, progress):
         if is_up(settings.home):
             return _more_machines(settings.home, machines, progress, port)
         started: list[str] = []
@@ -74,7 +75,7 @@ def up(
                 _prepare(settings)
                 bringup.start(settings, machines, progress, started)
             except BaseException:
-                # Also on Ctrl-C: nothing is left running that this started.
+                # Also on Ctrl-C and SIGTERM: nothing is left running that this started.
                 _take_back(settings, machines, started, progress)
                 raise
     progress(f"up: gateway {settings.gateway}, Prefect UI {settings.prefect_api.removesuffix('/api')}")
@@ -132,6 +133,24 @@ def _alone(home: Path, progress: Progress) -> Iterator[None]:
             progress("another `holdfast up` of this folder is under way: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Have SIGTERM end this process by an exception, as Ctrl-C does: the default would leave half a site behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other thread may handle signals
+        return
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, lambda *_: None)  # a second one does not end the cleaning up
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def _more_machines(home: Path, machines: int, progress: Progress, port: int | None) -> Settings:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import signal
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +89,56 @@ def test_an_up_that_fails_ends_only_the_machines_that_it_started(
         control.up(Settings(home=tmp_path / ".holdfast"), 7, lambda _: None)
     assert driver.retired == ["m6"]
     assert driver.withdrawn is not bool(before)
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="no other thread handles signals"
+)
+def test_an_up_that_gets_sigterm_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Ctrl-C; a second one, while it cleans up, changes nothing; afterwards SIGTERM is what it was."""
+    driver = Retiring("m6")
+    retire = driver.retire
+
+    def asked_again(machine: str, incarnation: str = "") -> None:
+        signal.raise_signal(signal.SIGTERM)
+        retire(machine, incarnation)
+
+    def ended(_settings: Settings, _wanted: int, _progress: Any, started: list[str]) -> None:
+        started.append("m6")
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(drivers, "from_settings", lambda _: driver)
+    monkeypatch.setattr(driver, "retire", asked_again)
+    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    monkeypatch.setattr(bringup, "start", ended)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as raised:
+        control.up(Settings(home=tmp_path / ".holdfast"), 1, lambda _: None)
+    assert raised.value.code == 128 + signal.SIGTERM
+    assert driver.retired == ["m6"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_service_that_does_not_come_up_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For how long it was waited, whether its process runs, what else is missing, and the end of its log."""
+    now = iter(range(0, 10_000, 60))
+    monkeypatch.setattr(bringup, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _: None))
+    runs = SimpleNamespace(pid=4711)
+    monkeypatch.setattr(pidfile, "running", lambda _home, name: runs if name != "s3" else None)
+    services = [
+        Late("prefect", (), says="Prefect server", asked=([], 1000)),
+        Late("s3", (), says="S3 server", asked=([], 1000)),
+    ]
+    with pytest.raises(UnavailableError) as raised:
+        bringup._wait(Settings(home=tmp_path), services, {}, lambda _: None)
+    told = str(raised.value)
+    assert told.startswith("Prefect server did not come up within 120 s; its process 4711 runs")
+    assert "Nor did S3 server." in told
+    assert "(no log)" in told
 
 
 def test_the_second_up_waits_for_the_first(tmp_path: Path) -> None:
