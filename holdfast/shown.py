@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.thinned import Thinned
+
 _LINES = "\n\t"
 
 
@@ -49,7 +51,8 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_plainly(level: int = logging.INFO, filename: str | None = None) -> None:
-    """Set the process's log up: to standard error, or to a file."""
+    """Set the process's log up: to standard error, or to a file. Warnings that repeat are thinned."""
     handler = logging.FileHandler(filename) if filename else logging.StreamHandler()
+    handler.addFilter(Thinned())
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
