@@ -20,7 +20,7 @@ from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
 from holdfast.models.lease import GIVING_UP, JOB_LEASE_S
-from holdfast.policies.escalate import waits
+from holdfast.policies.escalate import overtake, waits
 
 AWAY_FACTOR = 2
 """Factor on ``offline_after_s``: a run that shows no sign for so long is started again without Prefect."""
@@ -195,6 +195,9 @@ class Reconciler:
             log.info("%s: not given up: %s", incident.id, error)
             return
         try:
+            if await self._trains_on(incident.id):
+                await self._waiting.leave_running(incident, why)
+                return
             try:
                 await self._acts.halt(incident.job)
             except HoldfastError as error:
@@ -202,6 +205,17 @@ class Reconciler:
             await self._waiting.put(incident, why)
         finally:
             await asyncio.to_thread(ledger.release_job, incident.job, holder)
+
+    async def _trains_on(self, incident_id: str) -> bool:
+        """Return whether the incident's job trains: its playbook stopped nothing, and no alert shows that it stands.
+
+        That its runs fail (a worker is killed, a database is away for it) is no reason to stop it then.
+        """
+        ledger = self._site.ledger
+        incident = await asyncio.to_thread(ledger.incident, incident_id)
+        actions = await asyncio.to_thread(ledger.actions, incident_id)
+        alone = incident.incident_class in overtake.TRAINS_ON and overtake.leaves_alone(incident, actions)
+        return alone and not overtake.ended(incident.alerts, incident.epoch)
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents

@@ -18,6 +18,7 @@ from holdfast.models.wait import Wait
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import waits
 from holdfast.policies.pool.machine_groups import group_of
+from holdfast.storage.ledger.inputs import taken_up
 
 _REMEMBERED = 1000
 """Number of alerts remembered as resolved."""
@@ -168,6 +169,29 @@ class Waiting:
 
     async def put(self, incident: Incident, why: str) -> None:
         """Have an incident whose attempts are spent wait: it fails for now, and is tried again at a set time."""
+        told = await self._put(incident, why, runs_on=False)
+        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look. {told}")
+
+    async def leave_running(self, incident: Incident, why: str) -> None:
+        """Close an incident whose attempts are spent, and whose job trains: only the incident needs a person."""
+        ledger, summary = self._site.ledger, await self._put(incident, why, runs_on=True)
+        rounds = sum(
+            action.kind == "again" for action in await asyncio.to_thread(ledger.actions, incident.id)
+        )
+        found = (await asyncio.to_thread(ledger.inputs, incident.id)).get(taken_up(rounds), {}).get("job", {})
+        state = JobState.PAUSED if found.get("state") == JobState.PAUSED else JobState.RUNNING
+        if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.RECOVERING:
+            await asyncio.to_thread(ledger.set_job, incident.job, state=state, unless=JobState.STOPPED)
+        await asyncio.to_thread(
+            ledger.end_incident,
+            incident.id,
+            IncidentState.NEEDS_HUMAN,
+            f"{why}: a human must look. {summary}",
+            self._site.clock.now(),
+        )
+
+    async def _put(self, incident: Incident, why: str, *, runs_on: bool) -> str:
+        """Record the wait before the incident is closed; return what people can do."""
         ledger, now = self._site.ledger, self._site.clock.now()
         before = await asyncio.to_thread(ledger.last_wait, incident.id)
         wait = Wait(
@@ -178,10 +202,11 @@ class Waiting:
             since=now,
             next_at=now,
             times=before.times + 1 if before else 1,
+            runs_on=runs_on,
         )
         seen = waits.outlook(wait, None, self._site.policy.again)
         await asyncio.to_thread(ledger.put_wait, seen.wait)
-        await asyncio.to_thread(ledger.give_up, incident.id, f"{why}: a human must look. {seen.said}")
+        return seen.said
 
     async def _facts(self, wait: Wait, incident: Incident, job: Job) -> waits.Facts:
         ledger = self._site.ledger

@@ -5,7 +5,7 @@ import pytest
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.deployments.gateway.runs.judge import backoff_s
 from holdfast.errors import StaleError
-from holdfast.models.alert import IncidentState
+from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
@@ -152,6 +152,35 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "6 attempts" in incident.summary
     assert len(kit.runs.created) == 6
+    assert kit.ledger.job(JOB).state is JobState.FAILED
+    assert ("halt", JOB) in kit.acts.calls
+
+
+async def test_a_job_that_trains_is_not_stopped_because_its_runs_fail(kit: Kit) -> None:
+    """It is slow, and the worker is killed each time that it looks at it: that is no fault of the job."""
+    await kit.running_job()
+    await kit.alert(kind="throughput_decline", epoch=1)
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    await fail_all_attempts(kit)
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.FAIL_SLOW
+    assert incident.state is IncidentState.NEEDS_HUMAN
+    assert "6 attempts" in incident.summary
+    assert "the job runs on meanwhile" in incident.summary
+    assert kit.ledger.job(JOB).state is JobState.RUNNING
+    assert ("halt", JOB) not in kit.acts.calls
+    (wait,) = kit.ledger.waits()
+    assert wait.runs_on
+
+
+async def test_a_slow_job_whose_playbook_had_stopped_it_is_given_up(kit: Kit) -> None:
+    """The control: nothing of it trains any more, and it waits as after any other fault."""
+    await kit.running_job()
+    await kit.alert(kind="throughput_decline", epoch=1)
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
+    await fail_all_attempts(kit)
+    assert kit.incidents()[0].state is IncidentState.NEEDS_HUMAN
     assert kit.ledger.job(JOB).state is JobState.FAILED
     assert ("halt", JOB) in kit.acts.calls
 
