@@ -24,6 +24,7 @@ from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
 from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
+from holdfast.deployments.gateway.fleet.held import Held
 from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
@@ -133,6 +134,7 @@ class Gateway:
         self.locations = Locations(self.site, driver)
         self.times = Times(self.site)
         self.step_times = StepTimes()
+        self.held = Held(self.site, acts)
         self.releases = Releases(self.site, acts)
         self.releases.launching = self.correlator.starting.held
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
@@ -230,12 +232,13 @@ class Gateway:
             await self.site.clock.sleep(loop.every_s)
 
     async def touch(self) -> None:
-        """Record in the ledger which machines were heard: for people, so a lost write does not matter."""
+        """Record in the ledger which machines were heard: for people, so a lost write does not matter; and tidy up."""
         heard, self.site.fleet.heard = self.site.fleet.heard, {}
         if heard:
             with contextlib.suppress(HoldfastError):
                 await asyncio.to_thread(self.site.ledger.touch, heard)
         await self._forget_old_alerts()
+        await self.held.tick()
 
     async def _forget_old_alerts(self) -> None:
         """Forget, a part at a time, what no one asks for any more: a ledger lives for years."""
