@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -35,6 +36,7 @@ LIVED_S = 30.0
 """A service that lived this long starts again without delay."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
 LOG_LIMIT_BYTES = 64 * 2**20
+LOG_LOOK_S = 60.0
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -108,7 +110,11 @@ class Keeper:
             # A full disk, or it has ended already: it is waited for, or a second one would be started beside it.
             _log.warning("%s: its pid file could not be written: %s", name, error)
         _log.info("%s started as %d", name, process.pid)
-        status = await process.wait()
+        cutting = asyncio.create_task(_keep_short(path), name=f"log of {name}")
+        try:
+            status = await process.wait()
+        finally:
+            cutting.cancel()
         pidfile.remove(self._home, name)
         # Its children are left to notice by themselves: runs of a dead worker still report how they ended.
         return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
@@ -140,6 +146,21 @@ def _rotate(path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
+
+
+async def _keep_short(path: Path) -> None:
+    """Cut the log of a service that runs, again and again: it may run for months."""
+    while True:
+        await asyncio.sleep(LOG_LOOK_S)
+        await asyncio.to_thread(_cut, path)
+
+
+def _cut(path: Path) -> None:
+    """Move what a log has to the former one, once it is too long; the service keeps its file, and appends."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LOG_LIMIT_BYTES:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
 
 
 def _detach() -> None:

@@ -18,7 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from holdfast import envfile, secret, settings
-from holdfast.deployments.local import pidfile, ports
+from holdfast.deployments.local import pidfile, ports, supervisor
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import FIRST_DELAY_S, STOP_S, Keeper
 from holdfast.errors import SettingsError
@@ -87,6 +87,22 @@ async def test_a_service_whose_pid_cannot_be_written_is_started_once(
     await keeper.stop()
     await kept
     assert starts.read_text() == "x"
+
+
+def test_the_log_of_a_service_that_runs_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One former log is kept; the service goes on writing to the file that it has open."""
+    monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 10)
+    log = tmp_path / "gateway.log"
+    with log.open("ab", buffering=0) as output:
+        output.write(b"short\n")
+        supervisor._cut(log)
+        assert log.read_bytes() == b"short\n"
+        output.write(b"a long line\n")
+        supervisor._cut(log)
+        output.write(b"after\n")
+    assert log.read_bytes() == b"after\n"
+    assert log.with_suffix(".log.1").read_bytes() == b"short\na long line\n"
+    supervisor._cut(tmp_path / "missing.log")
 
 
 @pytest.mark.e2e

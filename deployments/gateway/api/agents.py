@@ -12,14 +12,14 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from holdfast.deployments.gateway.api.sanitize import tidy
+from holdfast.deployments.gateway.api.sanitize import clean, tidy
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import log
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
 from holdfast.models import tolerant
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.pool import flapping
@@ -60,7 +60,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/register")
     async def register(body: Annotated[Register, _REGISTER]) -> Machine:
-        machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
+        known = body.model_copy(update={"checks": tuple(_cleaned(each) for each in body.checks)})
+        machine, before = await asyncio.to_thread(site.ledger.register, known, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
         anew = before is not None and before.incarnation != machine.incarnation
         if before is not None and anew and before.state in (MachineState.ACTIVE, MachineState.STANDBY):
@@ -110,6 +111,11 @@ def routes(gateway: Gateway) -> APIRouter:
         return Taken(outcomes=tuple(outcomes))
 
     return router
+
+
+def _cleaned(finding: Finding) -> Finding:
+    """Return the result of a self-check with text that every database takes: tools print what they like."""
+    return finding.model_copy(update={"check": clean(finding.check), "detail": clean(finding.detail)})
 
 
 def _restarted(machine: Machine, now: float) -> Alert:

@@ -24,7 +24,7 @@ from holdfast.policies.detect.jumps import Jump, jump
 
 _MAX_DATAGRAM = 256 * 1024
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a datagram may raise: whatever a rank says, its agent and the other ranks go on."""
+"""Errors of a malformed datagram, which is dropped: the agent reads on, and the other ranks are heard."""
 _MAX_MARKS = 4096
 _MAX_PHASES = 32
 _EWMA = 0.2  # weight of the newest step's duration

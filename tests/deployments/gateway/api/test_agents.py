@@ -18,6 +18,18 @@ async def test_first_registration_makes_a_standby(kit: Kit) -> None:
     assert (await kit.beat("m0"))["ok"]
 
 
+async def test_what_a_tool_printed_keeps_no_machine_from_registering(kit: Kit) -> None:
+    """PostgreSQL takes no NUL: a registration that it refuses would come again for ever."""
+    failed = {"check": "dcgm", "machine": "m0", "ok": False, "detail": "bad\x00 output"}
+    body = {"machine": "m0", "incarnation": "i1", "address": "a:1", "data_address": "a:2", "pid": 1}
+    await kit.post("/v1/agents/register", body | {"checks": [failed]})
+    reason = kit.ledger.machine("m0").cordon_reason or ""
+    assert "bad" in reason
+    assert "output" in reason
+    assert "\0" not in reason
+    assert reason.isprintable()
+
+
 async def test_heartbeat_of_an_unknown_machine_asks_for_registration(kit: Kit) -> None:
     """404 makes an agent register."""
     assert (await kit.beat("m9", status=404))["error"] == "UnknownError"
