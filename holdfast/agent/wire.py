@@ -116,6 +116,17 @@ def _encoded(message: dict[str, Any]) -> bytes:
         return json.dumps(message).encode()
 
 
+def whole_characters(value: Any) -> Any:
+    """Return ``value`` with ``?`` for half characters: a name of a file may have some, and no JSON of ours can."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {whole_characters(key): whole_characters(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole_characters(each) for each in value]
+    return value
+
+
 class Sender:
     """A rank's end of the datagram socket. Never blocks, never raises: training goes on without its agent."""
 

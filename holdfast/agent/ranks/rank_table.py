@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from holdfast.agent.wire import whole_characters
 from holdfast.models.agent import RankPhase, RankState, StepDigest, StepMark, StepTimes
 from holdfast.models.base import MOST_STEPS
 from holdfast.policies.classify import unloadable
@@ -25,6 +26,8 @@ from holdfast.policies.detect.jumps import Jump, jump
 _MAX_DATAGRAM = 256 * 1024
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors of a malformed datagram, which is dropped: the agent reads on, and the other ranks are heard."""
+_HALF = (b"\\ud", b"\\uD")
+"""Begins the escape of half a character, such as one of a name of a file that is not Unicode."""
 _MAX_MARKS = 4096
 _MAX_PHASES = 32
 _EWMA = 0.2  # weight of the newest step's duration
@@ -202,7 +205,9 @@ class RankTable:
             except (BlockingIOError, InterruptedError):
                 return
             with contextlib.suppress(*_MALFORMED):
-                self._take(json.loads(data))
+                message = json.loads(data)
+                half = any(escape in data for escape in _HALF)
+                self._take(whole_characters(message) if half else message)
 
     def delivered_until(self, at: float) -> None:
         """Forget marks and times up to ``at``: the gateway has them."""

@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import httpx
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
 from holdfast.agent.client import raise_for
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.uplink.contact import Standing
+from holdfast.agent.wire import whole_characters
 from holdfast.errors import HoldfastError, StaleError, UnauthorizedError, UnavailableError, UnknownError
 from holdfast.listen import CLIENT_KEEP_ALIVE_S
 from holdfast.models import tolerant
@@ -176,7 +178,7 @@ class Reporter:
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
         headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
         answer = await http.post(
-            f"{url}/v1/agents/heartbeat", content=beat.model_dump_json(), headers=headers
+            f"{url}/v1/agents/heartbeat", content=_written(beat), headers=headers
         )
         raise_for(answer)
         return answer
@@ -228,7 +230,7 @@ class Reporter:
             self._tls.refresh()
             headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
             url = f"{self._gateways[0]}{path}"
-            response = await self._http.post(url, content=body.model_dump_json(), headers=headers)
+            response = await self._http.post(url, content=_written(body), headers=headers)
         except httpx.HTTPError as error:
             self._next_gateway()
             raise UnavailableError(f"gateway {self._gateways[0]}: {type(error).__name__} {error}") from None
@@ -241,6 +243,14 @@ class Reporter:
     def _next_gateway(self) -> None:
         """Switch gateways: of several one leads; when this one is away or stands by, the next is asked."""
         self._gateways.rotate(-1)
+
+
+def _written(body: BaseModel) -> bytes:
+    """Return the message as JSON, whatever text was read on this machine: the agent must not end for it."""
+    try:
+        return body.model_dump_json().encode()
+    except ValueError:
+        return to_json(whole_characters(body.model_dump()), inf_nan_mode="null")
 
 
 def _heard(answer: httpx.Response) -> Heard:

@@ -203,6 +203,18 @@ async def test_no_datagram_ends_the_reading(board: RankTable, heard: Heard, data
     assert heard.all == []
 
 
+async def test_half_characters_reach_no_message_of_the_agent(board: RankTable, say: Say) -> None:
+    """As in an error that names a file whose name is not Unicode: the agent could not write its heartbeat."""
+    say("failed", error_type="ValueError", message="cannot read bad\udcff.bin", traceback="")
+    say("activity", name="load \udcff")
+    row = board.rows[2]
+    assert row.failed is not None
+    assert row.failed["message"] == "cannot read bad?.bin"
+    assert b"load ?" in row.state(1, None, 0.0, "", exited=False).model_dump_json().encode()
+    say("activity", name="\U0001f680")
+    assert row.activity == "\U0001f680"
+
+
 async def test_datagrams_arrive_without_asking(board: RankTable, heard: Heard) -> None:
     """The event loop reads the socket by itself."""
     Sender(str(board.path)).send({"t": "saved", "rank": 2, "epoch": 3, "step": 1, "path": "/x/f"})

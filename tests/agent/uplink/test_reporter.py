@@ -13,6 +13,7 @@ from holdfast.agent.uplink import reporter as module
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnauthorizedError
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
+from holdfast.models.alert import Alert, AlertKind
 
 REGISTER = Register(machine="m0", incarnation="i", address="a:1", data_address="a:2", pid=1)
 Answer = Callable[[str, int], httpx.Response]
@@ -129,6 +130,24 @@ async def test_a_refused_event_does_not_block_the_next() -> None:
     task = run(reporter)
     await wire.until(lambda: wire.count("events") == 2)
     assert [body["done"] for path, body in wire.seen if path == "events"] == [[0], [1]]
+    task.cancel()
+
+
+async def test_text_that_is_no_unicode_ends_no_agent() -> None:
+    """Else its ranks would end with it, and its machine be taken for lost."""
+    found = {"message": "cannot read bad\udcff.bin", "names": {"\udcff": ["\udcff", 1, float("nan")]}}
+    alert = Alert(kind=AlertKind.RANK_EXIT, rank=0, at=1.0, evidence=found)
+    wire, reporter = make(lambda path, n: OK)
+    reporter.report(Report(machine="m0", incarnation="i", job="toy", epoch=1, alerts=(alert,)))
+    reporter.report(report(1))
+    task = run(reporter)
+    await wire.until(lambda: wire.count("events") == 2)
+    events = [body for path, body in wire.seen if path == "events"]
+    (told,) = events[0]["alerts"]
+    assert told["kind"] == "rank_exit"
+    assert told["evidence"] == {"message": "cannot read bad?.bin", "names": {"?": ["?", 1, None]}}
+    assert events[1]["done"] == [1]
+    assert not task.done()
     task.cancel()
 
 
