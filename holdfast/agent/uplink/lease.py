@@ -88,7 +88,8 @@ class Lease:
                 contact = await agent.contact(timeout_s=patience_s)
         except (TimeoutError, SilentError):
             return Asked(name=witness.name, reached=False)
-        except HoldfastError as error:
+        except (HoldfastError, ValueError) as error:
+            # It refuses, or what listens there by now is no agent: the network works, and it hears no gateway.
             _log.debug("%s: %s", witness.name, error)
             return Asked(name=witness.name, reached=True)
         return Asked(name=witness.name, reached=True, contact=contact)

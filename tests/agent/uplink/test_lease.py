@@ -34,6 +34,8 @@ class Neighbour:
 
     def __init__(self) -> None:
         self.contact = Contact(heard_s=0.0, since_s=100_000.0)
+        self.other: object = None
+        """Its answer, where it is no agent."""
         self.asked = 0
         config = uvicorn.Config(
             Starlette(routes=[Route("/v1/contact", self._tell)]), port=0, log_config=None, lifespan="off"
@@ -52,7 +54,7 @@ class Neighbour:
     async def _tell(self, request: Request) -> JSONResponse:
         assert request.headers["authorization"] == "Bearer s"
         self.asked += 1
-        return JSONResponse(self.contact.model_dump())
+        return JSONResponse(self.contact.model_dump() if self.other is None else self.other)
 
 
 @pytest.fixture
@@ -137,6 +139,17 @@ async def test_ranks_go_on_when_nobody_hears_the_gateway(neighbour: Neighbour) -
     machine = Machine(neighbour.witness)
     async with machine.watched():
         await machine.knocked(3)
+    assert machine.runs
+
+
+@pytest.mark.parametrize("other", ["welcome", {"status": "fine"}, {"heard_s": "soon", "since_s": 1}])
+async def test_an_answer_that_is_none_of_an_agent_ends_no_ranks(neighbour: Neighbour, other: object) -> None:
+    """The witness is gone, and another program has its address by now; the agent looks on, and so do its ranks."""
+    neighbour.other = other
+    machine = Machine(neighbour.witness)
+    async with machine.watched():
+        await machine.knocked(3)
+    assert neighbour.asked >= 2
     assert machine.runs
 
 
