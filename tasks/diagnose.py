@@ -37,12 +37,12 @@ async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) 
     policy, clock = case.ctx.policy, case.ctx.clock
     ladder = policy.ladder.of(case.incident_class)
     slow_factor = policy.diagnose.slow_factor if ladder.accuse_slow else None
-    deadline = clock.now() + policy.diagnose.budget_s
+    deadline = clock.monotonic() + policy.diagnose.budget_s
     verdict = Verdict()
     if root := late.verdict(case) or odd_replica.verdict(case):
         return root
     for tier in tiers or (*ladder.tiers, *(ladder.tiers_again if _came_again(case) else ())):
-        if clock.now() > deadline:
+        if clock.monotonic() > deadline:
             told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
             return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
         verdict = verdicts.judge(

@@ -72,8 +72,8 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
     at_step = at_step or _multiple(_furthest(await _ranks(ctx, machines, job.name)) + ahead, every)
     await _tell_hold(ctx, job, machines, at_step)
     limit_s = HOLD_TIMEOUT_S * every if every > 1 else HOLD_TIMEOUT_S
-    deadline = ctx.clock.now() + limit_s
-    while ctx.clock.now() < deadline:
+    deadline = ctx.clock.monotonic() + limit_s
+    while ctx.clock.monotonic() < deadline:
         ranks = await _ranks(ctx, machines, job.name)
         if any(rank.phase is RankPhase.EXITED for rank in ranks):
             raise RefusedError(f"job {job.name}: a rank ended before step {at_step}")

@@ -293,7 +293,7 @@ async def first_steps(
 
 
 class _Start:
-    """How long a start may still take."""
+    """How long a start may still take, by the clock that is never set."""
 
     def __init__(self, ctx: Context, job: Job, timeout_s: float, sign: Callable[[], None]) -> None:
         epochs = ctx.ledger.epochs(job.name)
@@ -302,21 +302,21 @@ class _Start:
         self.limit_s = starts.allowed_s(
             starts.longest_s(epochs, job.submitted_at), timeout_s, ctx.policy.hang
         )
-        self._began = self._compared_at = self._signed_at = ctx.clock.now()
+        self._began = self._compared_at = self._signed_at = ctx.clock.monotonic()
         self._before: dict[int, RankState] = {}
 
     def is_overdue(self) -> bool:
         """Return whether its time is up."""
-        return self._clock.now() - self._began >= self.limit_s
+        return self._clock.monotonic() - self._began >= self.limit_s
 
     def runs_without_session(self, ranks: Sequence[RankState]) -> bool:
         """Return whether these ranks run, and no step will ever be reported of them."""
         silent = self._plain and not any(rank.reports for rank in ranks)
-        return silent and self._clock.now() - self._began >= _PLAIN_S
+        return silent and self._clock.monotonic() - self._began >= _PLAIN_S
 
     def look(self, ranks: Sequence[RankState]) -> None:
         """Take what the ranks did: who works has more time; give a sign where one is due."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         if now - self._signed_at >= _SIGN_S:
             self._signed_at = now
             self._sign()

@@ -163,7 +163,7 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
     """Wait, bounded, until all have saved ``step``, and the machine that joins has it; None: some have not."""
     machines, everyone = ctx.ledger.machines_named([*job.machines, joins]), set(range(job.spec.world_size))
     moving = set(job.ranks_of(leaves)) if job.spec.checkpoint.first_tier is FirstTier.MEMORY else set()
-    until = ctx.clock.now() + ctx.policy.planned_move.copy_s
+    until = ctx.clock.monotonic() + ctx.policy.planned_move.copy_s
     while True:
         answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
         joining = answers.pop(joins)
@@ -172,10 +172,10 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
         copied = (
             isinstance(joining, AgentState) and bool(moving) and moving <= _ranks_with([joining], job, step)
         )
-        over = ctx.clock.now() >= until or not moving or isinstance(joining, HoldfastError)
+        over = ctx.clock.monotonic() >= until or not moving or isinstance(joining, HoldfastError)
         if saved >= everyone and (copied or over):
             return _held(step, copied, states.values(), job, ctx.clock.now())
-        if ctx.clock.now() >= until:
+        if ctx.clock.monotonic() >= until:
             return None
         await ctx.clock.sleep(0.01)
 

@@ -116,9 +116,9 @@ async def to_zero(ctx: Context, ledger: Ledger, job_name: str, bound: int | None
 
 
 async def _in_store(ctx: Context, job_name: str, step: int) -> None:
-    deadline = ctx.clock.now() + UPLOAD_S
+    deadline = ctx.clock.monotonic() + UPLOAD_S
     while step not in _trusted(ctx, job_name):
-        if ctx.clock.now() > deadline:
+        if ctx.clock.monotonic() > deadline:
             raise LimitError(
                 f"job {job_name} is not scaled to zero: step {step} did not come into S3 within {UPLOAD_S:.0f} s",
                 Missing.STATE,

@@ -33,12 +33,12 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
         return one()
     except NoStandbyError:
         await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
-    deadline = ctx.clock.now() + ctx.policy.standby.wait_s
+    deadline = ctx.clock.monotonic() + ctx.policy.standby.wait_s
     while True:
         try:
             return one()
         except NoStandbyError:
-            if ctx.clock.now() > deadline:
+            if ctx.clock.monotonic() > deadline:
                 raise NoStandbyError(
                     f"no standby for job {job} within {ctx.policy.standby.wait_s:.0f} s: add machines "
                     "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"

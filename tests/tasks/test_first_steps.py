@@ -73,6 +73,22 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
     assert told.looks[-1] == [late]
 
 
+async def test_a_wall_clock_that_is_set_ends_no_start(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hours forward: ranks that are about to make their step would be stopped for it, and started again."""
+    clock = FakeClock()
+    monkeypatch.setattr(ctx, "clock", clock)
+
+    def rank(_name: str, look: int) -> dict[str, Any]:
+        if look in (2, 3):
+            clock.set(clock.now() + (7200.0 if look == 2 else -14_400.0))
+        return {"phase": RankPhase.RUNNING, "steps_done": int(look >= 5)}
+
+    monkeypatch.setattr(fleet, "ask", Fleet(rank).ask)
+    await launch.first_steps(ctx, "gpt", 1, 60.0)
+
+
 async def test_one_that_fails_among_those_that_are_not_asked_is_found(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

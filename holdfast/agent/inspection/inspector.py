@@ -145,7 +145,8 @@ class Inspector:
     def _report(self, alert: Alert) -> None:
         fingerprint = f"{alert.fingerprint or alert.key}:{self._made_at:.3f}"
         last = self._reported.get(fingerprint)
-        if last is not None and alert.at - last < self._intervals.repeat_s:
+        # Of the machine's clock: one that was set back would keep the signal back for as long.
+        if last is not None and 0.0 <= alert.at - last < self._intervals.repeat_s:
             return
         self._reported[fingerprint] = alert.at
         self._reported.move_to_end(fingerprint)

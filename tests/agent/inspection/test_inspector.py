@@ -87,6 +87,15 @@ async def test_same_signal_is_not_repeated_within_the_window() -> None:
     assert [each.at for each in seen] == [1.0, 7.0]
 
 
+async def test_a_clock_that_is_set_back_keeps_no_signal_back() -> None:
+    """For two hours nothing would be repeated."""
+    detector = Scripted("d", [alert(7200.0)], [alert(10.0)], [alert(11.0)], [])
+    seen: list[Alert] = []
+    async with running(inspector(seen, detector)):
+        await until(lambda: detector.polls > 4)
+    assert [each.at for each in seen] == [7200.0, 10.0]
+
+
 async def test_next_incarnation_sees_a_new_signal() -> None:
     """Fingerprints differ between inspectors, so that a repaired machine's next fault is no duplicate."""
     seen: list[Alert] = []
