@@ -122,6 +122,7 @@ class Gateway:
         self.silent = SilentMachines(self.site, prober, self.correlator)
         self.hangs = Hangs(self.site, self.correlator, stacks)
         self.exits = UnheardExits(self.site, self.correlator)
+        self.exits.launching = self.correlator.starting.held
         self.throughput = Throughput(self.site, self.correlator)
         self.stragglers = Stragglers(self.site, self.correlator)
         self.clocks = Clocks(self.site, self.correlator)

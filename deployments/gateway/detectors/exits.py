@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site
@@ -11,6 +11,8 @@ from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 
+LACKS_S = 60.0
+"""A machine of a running job that reports no ranks for so long, and three heartbeats more, has lost them."""
 WAIT_FOR_EVENT_S = 1.0
 """The agent's own event knows more than a heartbeat: it goes first."""
 
@@ -22,6 +24,10 @@ class UnheardExits:
         self._site = site
         self._correlator = correlator
         self._seen_at: dict[str, float] = {}
+        self._lacking: dict[tuple[str, int, str, str], float] = {}
+        """Job, epoch, machine and its incarnation: since when it reports no ranks, by a clock that is never set."""
+        self.launching: Container[str] = ()
+        """Jobs that a person starts at the moment; the correlator's."""
 
     async def tick(self) -> None:
         """Run one round."""
@@ -33,6 +39,30 @@ class UnheardExits:
         for alert in due:
             # The correlator knows it as a duplicate from now on; it need not be asked each round.
             self._seen_at[alert.key] = now
+        await self._look_for_ranks()
+
+    async def _look_for_ranks(self) -> None:
+        """Report machines of running jobs that live, and have no ranks: no event and no peer may ever report that.
+
+        The gateway may have been killed, or have lost its ledger, just when an agent came back without them.
+        """
+        site, now = self._site, self._site.clock.monotonic()
+        found = {
+            (job.name, job.epoch, name, site.fleet.machines[name].incarnation): job
+            for job in site.fleet.jobs.values()
+            if job.state is JobState.RUNNING and job.name not in self.launching
+            for name in job.machines
+            if site.fleet.lacks(job, name)
+        }
+        self._lacking = {key: self._lacking.get(key, now) for key in found}
+        limit_s = LACKS_S + 3 * site.settings.heartbeat_s
+        for key in [key for key, since in self._lacking.items() if now - since >= limit_s]:
+            self._lacking[key] = now
+            machine = site.fleet.machines[key[2]]
+            message = f"machine {machine.name} has no ranks of epoch {key[1]}, and does not report how they ended"
+            await self._correlator.accept_all(
+                [_without_ranks(found[key], machine, message, site.clock.now())]
+            )
 
     def _failed(self, now: float) -> Iterator[Alert]:
         for job in self._site.fleet.jobs.values():
@@ -46,22 +76,23 @@ class UnheardExits:
         job = self._site.fleet.jobs.get(machine.job or "")
         if job is None or job.state is not JobState.RUNNING or machine.name not in job.machines:
             return
-        alert = Alert(
-            kind=AlertKind.RANK_EXIT,
-            job=job.name,
-            machine=machine.name,
-            rank=job.ranks_of(machine.name)[0],
-            epoch=job.epoch,
-            incarnation=machine.incarnation,
-            at=self._site.clock.now(),
-            evidence={
-                "error_type": "AgentRestarted",
-                "message": f"the agent restarted ({before.incarnation} -> {machine.incarnation}); "
-                "ranks end with their agent",
-                "cascade": False,
-            },
+        message = (
+            f"the agent restarted ({before.incarnation} -> {machine.incarnation}); ranks end with their agent"
         )
-        await self._correlator.accept_all([alert])
+        await self._correlator.accept_all([_without_ranks(job, machine, message, self._site.clock.now())])
+
+
+def _without_ranks(job: Job, machine: Machine, message: str, now: float) -> Alert:
+    return Alert(
+        kind=AlertKind.RANK_EXIT,
+        job=job.name,
+        machine=machine.name,
+        rank=job.ranks_of(machine.name)[0],
+        epoch=job.epoch,
+        incarnation=machine.incarnation,
+        at=now,
+        evidence={"error_type": "AgentRestarted", "message": message, "cascade": False},
+    )
 
 
 def _of_run(job: Job, machine: Machine, run: JobOnMachine, now: float) -> Iterator[Alert]:

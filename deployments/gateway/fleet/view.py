@@ -136,6 +136,12 @@ class Fleet:
                 return run
         return None
 
+    def lacks(self, job: Job, name: str) -> bool:
+        """Return whether the present life of ``name`` reports, and runs nothing of the newest epoch of ``job``."""
+        seen, machine = self._seen.get(name), self.machines.get(name)
+        reports = seen is not None and machine is not None and seen.beat.incarnation == machine.incarnation
+        return reports and self.run_of(job, name) is None
+
     def runs(self, job: Job) -> Iterator[tuple[str, JobOnMachine]]:
         """Yield machine name and run, for each machine of ``job`` that runs its newest epoch."""
         for name in job.machines:

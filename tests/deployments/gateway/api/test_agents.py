@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.deployments.gateway.detectors.exits import LACKS_S
 from holdfast.errors import UnavailableError
 from holdfast.models.alert import Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobState
@@ -295,6 +296,45 @@ async def test_agent_that_began_anew_lost_its_ranks(kit: Kit) -> None:
     await kit.settled()
     (incident,) = kit.incidents()
     assert (incident.incident_class, incident.machine) == (IncidentClass.JOB_CRASH, "m1")
+
+
+async def without_ranks(kit: Kit, seconds: float, *, silent: bool = False) -> None:
+    """The only machine of the job reports that it runs nothing, while the gateway looks."""
+    for _ in range(int(seconds)):
+        if not silent:
+            await kit.beat("m0")
+        await kit.gateway.site.refresh()
+        await kit.gateway.exits.tick()
+        await kit.settled()
+        kit.clock.advance(1.0)
+
+
+async def test_a_job_whose_only_machine_has_no_ranks_is_recovered(kit: Kit) -> None:
+    """Its agent came back while the gateway was killed: no event tells of it, and there is no peer to fall."""
+    await kit.running_job(machines=1)
+    limit_s = LACKS_S + 3 * kit.settings.heartbeat_s
+    await without_ranks(kit, limit_s - 2.0)
+    assert not kit.incidents()
+    await without_ranks(kit, 5.0)
+    (incident,) = kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.JOB_CRASH, "m0")
+    assert "no ranks of epoch 1" in str(incident.alerts[0].evidence["message"])
+
+
+async def test_machines_that_have_ranks_or_are_silent_or_held_lack_none(kit: Kit) -> None:
+    """The controls: what reports nothing may be cut off; what is started, or held, is not to run."""
+    await kit.running_job(machines=1)
+    for _ in range(3):
+        await without_ranks(kit, LACKS_S - 5.0)
+        await kit.beat("m0", [rank(0, 3, kit.clock.now()), rank(1, 3, kit.clock.now())])
+        await kit.gateway.exits.tick()
+    await without_ranks(kit, 2 * LACKS_S, silent=True)
+    kit.gateway.correlator.starting.launching(JOB)
+    await without_ranks(kit, 2 * LACKS_S)
+    await kit.gateway.correlator.starting.launched(JOB)
+    kit.ledger.set_job(JOB, state=JobState.PAUSED)
+    await without_ranks(kit, 2 * LACKS_S)
+    assert not kit.incidents()
 
 
 async def test_exit_that_no_event_told_is_found_in_heartbeats(kit: Kit) -> None:
