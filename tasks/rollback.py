@@ -42,8 +42,8 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
 async def why_not_fetched(case: RecoveryContext) -> str:
     """Have the new version checked out on all machines before the job is held; return why it cannot be, for people.
 
-    Empty: it can, or the job does not train any more, and nothing is won by leaving it as it is. A machine that does not
-    answer is no reason: it is replaced.
+    Empty: it can, or the job does not train any more, and nothing is won by leaving it as it is. A machine that does
+    not answer is no reason: it is replaced.
     """
     if case.stands or case.done("pause") or _trains_no_more(case):
         return ""

@@ -222,7 +222,9 @@ class Gateway:
             ) from None
         except httpx.HTTPError as error:
             what = f"gateway at {self.url}: {type(error).__name__} {error}".rstrip()
-            done = "" if method == "GET" else " It may have done it all the same: look with `holdfast status`."
+            done = (
+                "" if method == "GET" else " It may have done it all the same: look with `holdfast status`."
+            )
             raise _UnansweredError(f"{what}. See `holdfast doctor`.{done}") from None
         if response.status_code == 401:
             raise UnauthorizedError(

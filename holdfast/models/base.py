@@ -15,7 +15,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number, as JSON has them: neither NaN nor infinite."""
 MOST_EPOCHS = 2**31 - 1
 EpochNumber = Annotated[int, Field(le=MOST_EPOCHS)]
-"""Of an epoch, as a machine reports it. The ledger has 32 bits for it; what it cannot take holds up all that follows."""
+"""Of an epoch, as a machine reports it. The ledger has 32 bits for it, and what it cannot take holds up all else."""
 
 
 def _or_none(value: Any) -> Any:

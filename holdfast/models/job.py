@@ -241,8 +241,8 @@ class JobSpec(Given):
         0.25,
         ge=0,
         le=MAX_GRACE_S,
-        description="The same in a recovery, where most ranks wait for a dead peer inside a library, and no handler runs "
-        "before the time is over: as much longer does each recovery take.",
+        description="The same in a recovery, where most ranks wait for a dead peer inside a library, and no handler "
+        "runs before the time is over: as much longer does each recovery take.",
     )
     skip_bad_batches: int = Field(
         0,

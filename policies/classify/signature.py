@@ -95,7 +95,7 @@ def same(one: Signature, other: Signature) -> bool:
     * Nothing is known of one of them: nothing distinguishes them.
     * Another signal, exception or frame: another failure.
     * A kill from outside is the same when it hits the same rank again, or a machine of the same switch. Kills of
-      different ranks on one machine are independent; whether the machine is at fault, their number tells
+      different ranks on one machine are independent; whether the machine is at fault, their number shows
       (:mod:`holdfast.policies.pool.rank_deaths`).
     * The same exception in the same frame is the same on whatever rank it shows.
     * Hangs in which different ranks of different machines stand out are different.
@@ -105,9 +105,7 @@ def same(one: Signature, other: Signature) -> bool:
         return True
     if one.what != other.what or (one.frame and other.frame and one.frame != other.frame):
         return False
-    if one.frame and one.frame == other.frame:
-        return True
-    if not _placed(one) or not _placed(other):
+    if (one.frame and one.frame == other.frame) or not (_placed(one) and _placed(other)):
         return True
     here = _same_machine(one, other)
     if one.what == AlertKind.HANG and one.machine and other.machine:

@@ -56,15 +56,8 @@ def weigh(
     if not now.machines:
         return Weighed()
     named = join_names(now.machines)
-    if now.excuse:
-        return Weighed(spared=now.excuse)
-    if elsewhere := _habit(now, past):
-        return Weighed(
-            spared=f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: "
-            f"it comes from the job, not from {named}"
-        )
-    if _prepares(now, past):
-        return Weighed(spared=f"rank 0 stood out at every start: it comes from the job, not from {named}")
+    if excuse := now.excuse or _of_the_job(now, past):
+        return Weighed(spared=excuse)
     recent = [each for each in past if now.at - policy.window_s < each.at]
     fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
     if fresh:
@@ -80,6 +73,14 @@ def weigh(
             f"{policy.window_s / 3600:g} h, limit {most} of {job_size}"
         )
     return Weighed(machines=now.machines)
+
+
+def _of_the_job(now: Accusation, past: Sequence[Accusation]) -> str:
+    """Return why the job's own doing makes these ranks stand out; empty: it is not known to."""
+    told = f"it comes from the job, not from {join_names(now.machines)}"
+    if elsewhere := _habit(now, past):
+        return f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: {told}"
+    return f"rank 0 stood out at every start: {told}" if _prepares(now, past) else ""
 
 
 def _habit(now: Accusation, past: Sequence[Accusation]) -> tuple[str, ...]:

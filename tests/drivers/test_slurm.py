@@ -16,7 +16,14 @@ from holdfast.drivers.slurm import SlurmDriver, listing
 from holdfast.drivers.slurm.commands import CommandAnswer, Commands
 from holdfast.drivers.slurm.nodes import Nodes
 from holdfast.drivers.slurm_settings import SlurmSettings
-from holdfast.errors import AnewError, HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.errors import (
+    AnewError,
+    HoldfastError,
+    RefusedError,
+    SettingsError,
+    UnavailableError,
+    UnknownError,
+)
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 from tests.retries import HandClock, by_hand

@@ -111,7 +111,10 @@ def test_a_tensor_of_a_gpu_in_a_tree_is_proven_on_the_host() -> None:
     """Ranks have their GPUs for themselves: no proof opens one, and here there is none."""
     places = "@raw", 1, bytes(16), "int64", (1, 2), (2, 1), 0, "cuda"
     values = "@raw", 2, bytes(8), "float32", (2,), (1,), 0, "cuda"
-    tree = {"plain": values, "sparse": ("@layout", "torch.sparse_coo", [places, values], ((3,), False), "cuda")}
+    tree = {
+        "plain": values,
+        "sparse": ("@layout", "torch.sparse_coo", [places, values], ((3,), False), "cuda"),
+    }
     found = Findings(None)
     prove_tree("structure/0.loader", tree, {}, found)
     proof = found.proof(seconds=0.0)

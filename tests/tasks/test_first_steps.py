@@ -73,9 +73,7 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
     assert told.looks[-1] == [late]
 
 
-async def test_a_wall_clock_that_is_set_ends_no_start(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wall_clock_that_is_set_ends_no_start(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hours forward: ranks that are about to make their step would be stopped for it, and started again."""
     clock = FakeClock()
     monkeypatch.setattr(ctx, "clock", clock)
@@ -122,7 +120,7 @@ def slow(tmp_path: Path) -> Iterator[tuple[Context, FakeClock]]:
 
 
 def rank_of(clock: FakeClock, per_look_s: float, **told: float) -> Callable[[str, int], dict[str, Any]]:
-    """A rank that makes its first step after 900 s; each look takes ``per_look_s``. ``told``: what grows by a second."""
+    """A rank that makes its first step after 900 s; each look takes ``per_look_s``. ``told``: what grows, by seconds."""
     began = clock.now()
 
     def rank(_name: str, _look: int) -> dict[str, Any]:

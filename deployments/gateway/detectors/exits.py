@@ -59,7 +59,9 @@ class UnheardExits:
         for key in [key for key, since in self._lacking.items() if now - since >= limit_s]:
             self._lacking[key] = now
             machine = site.fleet.machines[key[2]]
-            message = f"machine {machine.name} has no ranks of epoch {key[1]}, and does not report how they ended"
+            message = (
+                f"machine {machine.name} has no ranks of epoch {key[1]}, and does not report how they ended"
+            )
             await self._correlator.accept_all(
                 [_without_ranks(found[key], machine, message, site.clock.now())]
             )

@@ -177,9 +177,7 @@ class Reporter:
 
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
         headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
-        answer = await http.post(
-            f"{url}/v1/agents/heartbeat", content=_written(beat), headers=headers
-        )
+        answer = await http.post(f"{url}/v1/agents/heartbeat", content=_written(beat), headers=headers)
         raise_for(answer)
         return answer
 

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.kinds import PLAIN, class_name, kind_of
+from holdfast.storage.checkpoints.format.kinds import PLAIN, Kind, class_name, kind_of
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.places import Path, dotted, refused
 from holdfast.storage.checkpoints.format.plain_data import CONTAINERS, SERIES, is_flat, kinds_inside
@@ -136,22 +136,24 @@ class Encoder:
             within = stock and isinstance(value, Mapping)
             if stock and kind is tuple and not has_items(value):
                 self.stock.note(value, path)
-            try:
-                return known.tag, known.down(
-                    value,
-                    lambda each, at: self.encode(
-                        each, (*path, at) if at else path, stock=within and bool(at)
-                    ),
-                )
-            except CheckpointError as error:
-                if error.args and str(error.args[0]).startswith("state "):
-                    raise
-                raise refused(path, str(error)) from error
-            except (TypeError, ValueError, AttributeError) as error:  # of numpy, or of a class of the script
-                raise refused(
-                    path, f"an object of type {kind.__module__}.{kind.__qualname__}: {error}"
-                ) from error
+            return known.tag, self._down(known, value, path, within=within)
         return "@opaque", self._opaque(value, path)
+
+    def _down(self, known: Kind, value: Any, path: Path, *, within: bool) -> Any:
+        try:
+            return known.down(
+                value,
+                lambda each, at: self.encode(each, (*path, at) if at else path, stock=within and bool(at)),
+            )
+        except CheckpointError as error:
+            if error.args and str(error.args[0]).startswith("state "):
+                raise
+            raise refused(path, str(error)) from error
+        except (TypeError, ValueError, AttributeError) as error:  # of numpy, or of a class of the script
+            kind = type(value)
+            raise refused(
+                path, f"an object of type {kind.__module__}.{kind.__qualname__}: {error}"
+            ) from error
 
     def tensor(self, value: Tensor, path: Path) -> Node:
         """Return the tree of a tensor."""

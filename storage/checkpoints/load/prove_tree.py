@@ -59,7 +59,17 @@ def prove_tree(name: str, node: Node, described: Mapping[str, STORAGE_TYPES], fo
 
 
 _CLASSES = frozenset(
-    ("dataclass", "namedtuple", "enum", "instance", "@opaque", "@subclass", "@as", "@local", "torch.Generator")
+    (
+        "dataclass",
+        "namedtuple",
+        "enum",
+        "instance",
+        "@opaque",
+        "@subclass",
+        "@as",
+        "@local",
+        "torch.Generator",
+    )
 )
 """Tags of nodes that classes of the script make, or the driver of a device."""
 

@@ -71,7 +71,9 @@ class Notes(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seen, self.words = state["seen"], state["words"]
 
-    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, number: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, module: LightningModule, batch: Any, number: int
+    ) -> None:
         self.seen.append(trainer.global_step)
         self.words["batch"] += 1
 

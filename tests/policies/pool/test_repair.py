@@ -58,7 +58,10 @@ def xid(code: int, machine: str = "m1", line: str = "") -> Alert:
         ([alert(AlertKind.GPU_ECC_UNCORRECTABLE, machine="m1")], Ask.RESET_GPU),
         ([alert(AlertKind.DISK_FAULT, machine="m1")], Ask.HANDS),
         ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "gsp_timeout"})], Ask.RESET_GPU),
-        ([xid(119), alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "machine_check"})], Ask.HANDS),
+        (
+            [xid(119), alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "machine_check"})],
+            Ask.HANDS,
+        ),
         ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "hung_task"})], None),
         (
             [alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "pcie_fatal", "harmless": True})],
