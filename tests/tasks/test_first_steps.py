@@ -120,7 +120,7 @@ def slow(tmp_path: Path) -> Iterator[tuple[Context, FakeClock]]:
 
 
 def rank_of(clock: FakeClock, per_look_s: float, **told: float) -> Callable[[str, int], dict[str, Any]]:
-    """A rank that makes its first step after 900 s; each look takes ``per_look_s``. ``told``: what grows, by seconds."""
+    """Its first step comes after 900 s; each look takes ``per_look_s``. ``told``: what grows, by second."""
     began = clock.now()
 
     def rank(_name: str, _look: int) -> dict[str, Any]:

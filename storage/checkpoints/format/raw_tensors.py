@@ -89,8 +89,9 @@ class Views:
 
 def _span(value: Tensor) -> tuple[int, int]:
     """Return the first byte in its storage of a tensor that has elements, and the end."""
-    first, size = value.storage_offset(), value.element_size()
-    last = first + sum((high - 1) * step for high, step in zip(value.shape, value.stride(), strict=True))
+    first, size = int(value.storage_offset()), value.element_size()
+    steps = zip(value.shape, value.stride(), strict=True)
+    last = first + sum((int(high) - 1) * int(step) for high, step in steps)
     return first * size, (last + 1) * size
 
 
