@@ -408,6 +408,7 @@ def test_every_order_of_a_crash_gives_one_answer() -> None:
         ({"test": "Persistence Mode"}, False),
         ({"test": "software", "detail": "the environment is odd"}, False),
         ({"test": "Memory", "detail": "CUDA-capable device(s) is/are busy or unavailable"}, False),
+        ({"test": "nvbandwidth", "detail": "This may affect the results of the nvbandwidth test."}, False),
         ({"test": "Page Retirement/Row Remap"}, True),
         ({"test": "PCIe"}, True),
         ({}, True),
