@@ -12,7 +12,7 @@ from holdfast.agent.inspection.tool import Tool
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.\d\s*$")
 _ROW = re.compile(r"^( {4,40})(\S[^:]{0,60}?)\s*(?:: (.{0,200}))?$")
 _NO_HANDLE = re.compile(
-    r"Unable to determine the device handle for (?:GPU|gpu)(?:(?P<index>\d{1,3}): | )"
+    r"Unable to determine the device handle for (?:GPU|gpu)(?:(?P<index>\d{1,3}): | )?"
     r"(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\.\d: (?P<why>[^`\n]{1,120})"
 )
 _ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,3})\s*$", re.MULTILINE)

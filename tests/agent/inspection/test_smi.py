@@ -80,6 +80,15 @@ def test_gpus_that_are_left_keep_their_numbers() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["GPU1: 0000:91:00.0", "GPU 0000:91:00.0", "GPU0000:91:00.0", "GPU00000000:91:00.0"]
+)
+def test_a_gpu_that_cannot_be_opened_by_each_name(name: str) -> None:
+    """With its number, or by its address, as newer drivers write it without a blank."""
+    [gpu] = read(f"Unable to determine the device handle for {name}: Unknown Error\n")
+    assert (gpu.index, gpu.pci, gpu.lost) == (1 if "1:" in name[:5] else -1, "0000:91:00", True)
+
+
 def test_a_gpu_that_may_not_be_opened_is_not_lost() -> None:
     """A permission is no fault of the machine."""
     [gpu] = read("Unable to determine the device handle for GPU0: 0000:01:00.0: Insufficient Permissions\n")
