@@ -245,6 +245,18 @@ OTHERS = [
         {"device": "dm-0"},
     ),
     ("XFS (sdb1): Mounting V5 Filesystem", None, {}),
+    (
+        "NVRM: GPU0 _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10 sequence 24013!",
+        "gpu_lost",
+        {"pattern": "gpu_state"},
+    ),
+    *[
+        (f"NVRM: GPU0 {told}", None, {})
+        for told in (
+            "_issueRpcAndWait: rpcSendMessage failed with status 0x00000065 for fn 10 sequence 7!",
+            "nvAssertFailedNoLog: Assertion failed: (status == NV_OK) || (status == NV_ERR_GPU_IS_LOST) @ a.c:7",
+        )
+    ],
     ("EXT4-fs (sda1): Remounting filesystem read-only", "filesystem_error", {"device": "sda1"}),
     ("BTRFS critical (device sdc): corrupt leaf", "filesystem_error", {"filesystem": "btrfs"}),
     ("nfs: server 10.0.0.1 not responding, still trying", "mount_unresponsive", {"device": "10.0.0.1"}),
