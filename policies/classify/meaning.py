@@ -51,6 +51,8 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
         case AlertKind.HOST_FAULT if evidence.get("check") in policy.pressed_host_checks:
             return explains(IncidentClass.HOST_PRESSURE, Beside.RAISED, Beside.HANG)
         case AlertKind.HOST_FAULT if evidence.get("check") in policy.network_checks:
+            if evidence.get("recovers") is True:
+                return explains(IncidentClass.NETWORK_FAULT, Beside.RAISED, Beside.HANG)
             return AlertKind.NIC_DOWN.row.meaning
     return row
 

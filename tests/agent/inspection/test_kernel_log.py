@@ -364,6 +364,31 @@ OTHERS = [
         {"value": 65536},
     ),
     *[
+        (told, "host_fault", {"check": "nic_tx_hang", "recovers": True, "pci": "0000:b1:00.0"})
+        for told in (
+            "igb 0000:b1:00.0: Detected Tx Unit Hang",
+            "e1000e 0000:b1:00.0 eth0: Detected Hardware Unit Hang:",
+            "ice 0000:b1:00.0 ens8f0np0: tx_timeout: VSI_num: 6, Q 14, NTC: 0x0, HW_HEAD: 0x0",
+            "mlx5_core 0000:b1:00.0 eth1: TX timeout on queue: 19, SQ: 0xab6, CQ: 0xd4a",
+            "bnxt_en 0000:b1:00.0 eth1: TX timeout detected, starting reset task!",
+        )
+    ],
+    ("ice 0000:b1:00.0 ens8f0np0: tx_timeout recovery level 1, txqueue 14", None, {}),
+    *[
+        (told, "host_fault", {"check": "nic_command_timeout", "recovers": True})
+        for told in (
+            "mlx5_core 0000:b1:00.0: wait_func:964: 2RST_QP(0x50a) timeout. Will cause a leak of a command resource",
+            "efa 0000:b1:00.0 rdmap160s26: The device didn't send any completion for admin cmd CREATE_QP(6) status 0",
+            "infiniband efa_0: Wait for completion (polling) timeout",
+        )
+    ],
+    ("ena 0000:00:05.0 eth0: Wait for completion (polling) timeout", None, {}),
+    (
+        "efa 0000:b1:00.0 rdmap160s26: Failed to process command DEREG_MR (opcode 8) comp_status 7 err -22",
+        None,
+        {},
+    ),
+    *[
         (told, "host_fault", {"check": "nic_tx_timeout", "device": device})
         for told, device in (
             ("NETDEV WATCHDOG: eth1 (mlx4_core): transmit queue 0 timed out", "eth1"),

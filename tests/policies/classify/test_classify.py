@@ -308,6 +308,18 @@ def test_a_network_check_needs_to_fail_twice_within_its_window() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
+def test_a_queue_that_its_driver_resets_explains_and_never_acts_alone() -> None:
+    """However often it is reported."""
+
+    def hung(at: float) -> Alert:
+        evidence = {"check": "nic_tx_hang", "recovers": True}
+        return alert(AlertKind.HOST_FAULT, machine="m1", at=at, evidence=evidence)
+
+    assert isinstance(classify([hung(NOW - 60), hung(NOW - 30), hung(NOW)], context()), NoAction)
+    found = classified(hung(NOW), alert(AlertKind.HANG))
+    assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
+
+
 @pytest.mark.parametrize("label", ["replica", "prometheus_replica"])
 def test_one_network_fault_that_a_pair_of_monitors_reports_is_no_second_one(label: str) -> None:
     """Two Prometheus servers whose label reaches Alertmanager; each one's second report counts."""
