@@ -245,6 +245,14 @@ OTHERS = [
         {"device": "dm-0"},
     ),
     ("XFS (sdb1): Mounting V5 Filesystem", None, {}),
+    *[
+        (told, "disk_fault", {"device": "0000:64:00.0"})
+        for told in (
+            "smartpqi 0000:64:00.0: controller offline: reason code 0x4 (no controller heartbeat detected)",
+            "hpsa 0000:64:00.0: controller lockup detected: 0x00130000 after 30",
+        )
+    ],
+    ("smartpqi 0000:64:00.0: scsi 1:0:0:0: Direct-Access ATA RAID-0 SSDSmartPathCap+ En+", None, {}),
     (
         "NVRM: GPU0 _issueRpcAndWait: rpcSendMessage failed with status 0x0000000f for fn 10 sequence 24013!",
         "gpu_lost",
