@@ -414,6 +414,14 @@ OTHERS = [
             ("Apr  7 02:41:03 n7 kernel: NETDEV WATCHDOG: eth0: transmit timed out", "eth0"),
         )
     ],
+    *[
+        (told, None, {})
+        for told in (
+            "NETDEV WATCHDOG: usb0 (cdc_ether): transmit queue 0 timed out",
+            "NETDEV WATCHDOG: eth4 (r8152): transmit queue 0 timed out",
+            "rndis_host 1-14:2.0 enxb03af61ad78a: NETDEV WATCHDOG: CPU: 3: transmit queue 0 timed out 5010 ms",
+        )
+    ],
     ("usb 1-1: new high-speed USB device number 2", None, {}),
     ("python3[1]: just a message about segfault at noon", None, {}),
 ]
