@@ -21,6 +21,9 @@ from holdfast.policies.config.thresholds import IntervalsPolicy
 
 _REMEMBERED = 64
 _XID_HINT = "Xid"
+_OF_DISKS = (AlertKind.DISK_FAULT, AlertKind.FILESYSTEM_ERROR)
+_FILES = "loop"
+"""Devices that are files: an image that is damaged is no fault of the machine that mounts it."""
 
 
 class Lines(Protocol):
@@ -111,7 +114,7 @@ class KernelLog:
             return None
         alert = _alert(self._machine, matched, now)
         device = str(alert.evidence.get("device", ""))
-        if alert.kind is AlertKind.DISK_FAULT and self._can_be_taken_out(device):
+        if alert.kind in _OF_DISKS and (device.startswith(_FILES) or self._can_be_taken_out(device)):
             return None
         return self._of_episode(alert, matched.pattern.again_s, now) if matched.pattern.again_s else alert
 

@@ -117,6 +117,21 @@ def test_media_that_can_be_taken_out_are_no_disks(log: Path, tmp_path: Path) -> 
     assert [alert.evidence["device"] for alert in detector.poll()] == ["sda1", "sdc"]
 
 
+def test_file_systems_of_images_and_of_sticks_are_not_the_machines(log: Path, tmp_path: Path) -> None:
+    """A container's image that is damaged, a stick that is drawn."""
+    (tmp_path / "block" / "sdb").mkdir(parents=True)
+    (tmp_path / "block" / "sdb" / "removable").write_text("1\n")
+    detector = KernelLog("m0", log, LIMITS.intervals, block=tmp_path / "block")
+    names = ("loop5", "sdb1", "nvme0n1p1")
+    write(
+        log, *(f"EXT4-fs error (device {name}): ext4_find_entry:1455: inode #2: comm ls:" for name in names)
+    )
+    write(
+        log, "EXT4-fs (loop2): Remounting filesystem read-only", "XFS (loop1): Corruption detected. Unmount"
+    )
+    assert [alert.evidence["device"] for alert in detector.poll()] == ["nvme0n1p1"]
+
+
 def test_switch_error_is_not_taken_for_an_xid(log: Path) -> None:
     """Number 79 of a switch means something else."""
     detector = KernelLog("m0", log, LIMITS.intervals)
