@@ -9,6 +9,7 @@ from holdfast.models.alert_kinds.meaning import Acts
 from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.config.policy import ClassifyPolicy
 
+_ONE_EVENT_S = 5.0
 _OF_REPLICAS = frozenset({"replica", "prometheus_replica", "thanos_ruler_replica", "prometheus"})
 """Labels that name the server, where two Prometheus servers watch the same machines."""
 
@@ -30,9 +31,16 @@ def _came_again(alert: Alert, alerts: Sequence[Alert], policy: ClassifyPolicy) -
         and (other.kind, other.machine) == (alert.kind, alert.machine)
         and other.evidence.get("check") == alert.evidence.get("check")
         and abs(other.at - alert.at) <= policy.network_window_s
+        and not _of_one_event(alert, other)
         and not _of_a_pair(alert, other)
         for other in alerts
     )
+
+
+def _of_one_event(one: Alert, other: Alert) -> bool:
+    """Return whether two ports of a machine were hit at one time: the two of a card whose firmware stopped."""
+    first, second = one.evidence.get("device"), other.evidence.get("device")
+    return bool(first and second) and first != second and abs(one.at - other.at) < _ONE_EVENT_S
 
 
 def _of_a_pair(one: Alert, other: Alert) -> bool:

@@ -308,6 +308,20 @@ def test_a_network_check_needs_to_fail_twice_within_its_window() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
+def test_two_ports_that_are_hit_at_one_time_are_one_fault() -> None:
+    """A card's two functions report their firmware at once; the same again half a minute later is the second time."""
+
+    def nic(device: str, at: float) -> Alert:
+        evidence = {"check": "nic_firmware", "device": device}
+        key = f"nic:{device}:{at}"
+        return alert(AlertKind.HOST_FAULT, machine="m1", at=at, evidence=evidence, fingerprint=key)
+
+    first = [nic("0000:5e:00.0", NOW - 30), nic("0000:5e:00.1", NOW - 30)]
+    assert isinstance(classify(first, context()), NoAction)
+    found = classified(*first, nic("0000:5e:00.0", NOW))
+    assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
+
+
 def test_a_queue_that_its_driver_resets_explains_and_never_acts_alone() -> None:
     """However often it is reported."""
 
