@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files
-from holdfast.agent.ranks import survivors, torch_files
+from holdfast.agent.ranks import extension_locks, survivors, torch_files
 from holdfast.agent.ranks.exits import LOG_READ_BYTES
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.handed import hand
@@ -240,6 +240,7 @@ class Run:
     def _remove_files(self) -> None:
         pids = self._left.union(*(process.family for process in self.processes.values()))
         torch_files.remove(pids, self._made_at)
+        extension_locks.remove({**os.environ, **self.start.env}, self._made_at)
         if self._scratch is not None and not self.outlived:
             for name in self.names:
                 self._scratch.remove(name)
