@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from holdfast import names
 from holdfast.agent.uplink.contact import is_gateway, term_of
-from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
+from holdfast.errors import HoldfastError, SettingsError, StaleError, UnauthorizedError
 from holdfast.guarded_http import is_known
 from holdfast.models import agent as wire
 from holdfast.models import tolerant
@@ -145,12 +145,17 @@ class _Api:
         return Response(archive, media_type="application/gzip")
 
     async def forget(self, request: Request) -> Response:
-        """Drop everything of a job that ended. Gateways of earlier releases send neither epoch nor incarnation."""
+        """Drop everything of a job that ended.
+
+        Raises:
+            StaleError: the request names no epoch: a job whose ranks are down may be about to go on from what is here.
+        """
         job, asked = names.require(names.RUN, request.path_params["job"]), request.query_params
-        if "epoch" in asked or "incarnation" in asked:
-            await self._agent.forget(_parse(wire.Fence, _JSON.dump_json({**asked, "job": job})))
-        else:
-            await self._agent.jobs.forget(job)
+        if "epoch" not in asked:
+            raise StaleError(
+                f"job {job!r}: nothing is forgotten without the epoch that has ended: send ?epoch=N&incarnation=I"
+            )
+        await self._agent.forget(_parse(wire.Fence, _JSON.dump_json({**asked, "job": job})))
         return _json(None)
 
 

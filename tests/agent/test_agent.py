@@ -275,7 +275,8 @@ async def test_only_an_epoch_that_ended_is_forgotten_and_its_fence_stays(agent: 
             await client.start(agent.start("kept", epoch=3))
         with pytest.raises(StaleError, match="epoch 3 was here"):
             await client.forget(fence(agent, "kept", 1))
-        assert (await delete(agent, "/v1/jobs/kept")).status_code == 200
+        refused = await delete(agent, "/v1/jobs/kept")
+        assert (refused.status_code, "without the epoch" in refused.text) == (409, True)
         assert (await client.state()).fences["kept"] == 3
 
 

@@ -110,7 +110,7 @@ def fences_are_dropped_with_their_job() -> Iterator[None]:
     """An agent that forgot a job knows nothing of it."""
     forget = Jobs.forget
 
-    async def forgets_all(self: Jobs, job: str, epoch: int | None = None) -> None:
+    async def forgets_all(self: Jobs, job: str, epoch: int) -> None:
         await forget(self, job, epoch)
         self.fences.pop(job, None)
 

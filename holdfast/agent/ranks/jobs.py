@@ -159,28 +159,19 @@ class Jobs:
         """Return how the ranks of a replay ended; None while some still run."""
         return self.run(job, epoch).results()
 
-    async def forget(self, job: str, epoch: int | None = None) -> None:
-        """Drop everything of a job that ended with ``epoch`` (None: with the one here, if its ranks have ended).
+    async def forget(self, job: str, epoch: int) -> None:
+        """Drop everything of a job that ended with ``epoch``.
 
         The fence is raised, never dropped: the remains of the job may not start again.
 
         Raises:
-            StaleError: the job runs here in a newer epoch, or (None) runs at all.
+            StaleError: the job ran here in a newer epoch.
         """
-        if epoch is not None:
-            self._refuse_if_newer(job, epoch)
-            self.fences[job] = max(self.fences.get(job, 0), epoch)
+        self._refuse_if_newer(job, epoch)
+        self.fences[job] = max(self.fences.get(job, 0), epoch)
         await self._end_replays(job)
         async with self._locks[job]:
-            run = self.runs.get(job)
-            if epoch is not None:
-                self._refuse_if_newer(job, epoch)
-            elif run is not None:
-                if run.running:
-                    raise StaleError(
-                        f"job {job!r}: epoch {run.start.epoch} runs here: name the epoch that has ended"
-                    )
-                self.fences[job] = max(self.fences.get(job, 0), run.start.epoch)
+            self._refuse_if_newer(job, epoch)
             ended = self.fences.get(job, 0)
             await self._end(job, ended)
             await self._end_store(job, ended)
