@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import httpx
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast import errors
 from holdfast.models import agent as wire
@@ -176,7 +176,15 @@ class AgentClient:
         connect_s: float = CONNECT_S,
     ) -> Answer:
         response = await self._send(method, path, body, timeout_s, connect_s=connect_s)
-        found: Answer = _adapter(cast(Hashable, answer)).validate_json(response.content, extra="ignore")
+        try:
+            found: Answer = _adapter(cast(Hashable, answer)).validate_json(response.content, extra="ignore")
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            # Not as an agent that is gone: something answers there, and no machine is at fault for it.
+            raise errors.RefusedError(
+                f"agent at {self.address}: its answer to {method} {path.partition('?')[0]} is none that this release "
+                f"knows ({'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']})"
+            ) from None
         return found
 
     async def _send(

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from holdfast.errors import UnavailableError
+from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import AgentState
+from holdfast.operations import fleet
 from tests.agent.site import Patient
 
 _STATE = AgentState(machine="m0", incarnation="i1").model_dump_json().encode()
@@ -57,3 +58,15 @@ async def test_an_agent_that_closes_every_connection_is_unavailable(http: httpx.
         with pytest.raises(UnavailableError, match=r"ReadError|RemoteProtocolError"):
             await client.state()
     assert agent.connections == 2
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>hello</html>", b'{"machine": "m0"}', b"[1, 2]"])
+async def test_an_answer_that_is_none_of_an_agent_is_refused_and_is_no_lost_machine(answer: bytes) -> None:
+    """Another service has the port by now, or an agent of quite another release: a clear error of ours."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=answer))
+    async with httpx.AsyncClient(transport=transport) as http:
+        with pytest.raises(
+            RefusedError, match=r"agent at h:1: its answer to GET /v1/state is none"
+        ) as raised:
+            await Patient("h:1", "secret", http=http).state()
+    assert fleet.lost({"m0": raised.value}) == ()
