@@ -3,10 +3,11 @@
 A state whose digest is right may still contain the cause of a failure: a weight that overflows, a batch that no code
 can read. Restored again, it fails again (44 identical restart loops, in a public report on Megatron). So a state that
 led to *the same* failure within a few steps of two restores is left behind, with the states saved on the way to that
-failure, and an older one is taken; and so on down the list, bounded.
+failure, and an older one is taken; and so on down the list, bounded. Broken numbers may show in other ways each time
+(NaN, then a crash in a kernel): other failures count together, after one restore more.
 
-These do not count: another failure; one that came later than those few steps; kills from outside; a failure that a
-diagnosis blamed on a machine. A state that once led beyond those few steps is never marked.
+These do not count: a failure that came later than those few steps; kills from outside; one that a diagnosis blamed on
+a machine. A state that once led beyond those few steps is never marked.
 """
 
 from __future__ import annotations
@@ -100,14 +101,18 @@ def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> Finding:
         return Finding()
     newest = runs[-1]
     stretch = _since_new_ground(runs, limits.within_steps)
-    times = _times(stretch, newest.start_step, newest.failure, limits.within_steps)
-    if not times or _led_beyond(runs, newest.start_step, limits.within_steps):
+    failures = _failures_of(stretch, newest.start_step, limits.within_steps)
+    if newest.failure not in failures or _led_beyond(runs, newest.start_step, limits.within_steps):
         return Finding()
+    times = failures.count(newest.failure)
+    which = f"the same failure ({newest.failure})"
+    if times < limits.restores < len(failures):
+        times, which = len(failures), f"failures ({', '.join(dict.fromkeys(failures))})"
     what = (
-        f"step {newest.start_step} led to the same failure ({newest.failure}) within {limits.within_steps} steps of "
+        f"step {newest.start_step} led to {which} within {limits.within_steps} steps of "
         f"{times} restore{'s' if times > 1 else ''}"
     )
-    if times < limits.restores:
+    if not _enough(failures, newest.failure, limits):
         return Finding(once_more=f"{what}: restored once more before it is abandoned")
     before = _left_before(stretch, newest, limits)
     if len(before) >= limits.most:
@@ -127,8 +132,14 @@ def _since_new_ground(runs: Sequence[EpochRun], within: int) -> Sequence[EpochRu
     return runs[begin:]
 
 
-def _times(runs: Sequence[EpochRun], step: int, failure: str, within: int) -> int:
-    return sum((r.start_step, r.failure) == (step, failure) and r.reached - step <= within for r in runs)
+def _failures_of(runs: Sequence[EpochRun], step: int, within: int) -> list[str]:
+    """Return how epochs that began with the state of ``step`` failed soon."""
+    soon = (run for run in runs if run.start_step == step and run.reached - step <= within)
+    return [run.failure for run in soon if run.failure]
+
+
+def _enough(failures: Sequence[str], failure: str, limits: PoisonedPolicy) -> bool:
+    return failures.count(failure) >= limits.restores or len(failures) > limits.restores
 
 
 def _led_beyond(runs: Sequence[EpochRun], step: int, within: int) -> bool:
@@ -143,7 +154,7 @@ def _left_before(stretch: Sequence[EpochRun], newest: EpochRun, limits: Poisoned
         (
             step
             for step in steps
-            if _times(stretch, step, newest.failure, within) >= limits.restores
+            if _enough(_failures_of(stretch, step, within), newest.failure, limits)
             and not _led_beyond(stretch, step, within)
         ),
         reverse=True,
