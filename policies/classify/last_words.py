@@ -53,7 +53,8 @@ _AGAIN = re.compile(
 _GIVEN_UP = re.compile(
     r"max(?:imum)?(?: number of)? (?:retries|retry|attempts)|retr(?:y|ies) (?:\w+ )?(?:exceeded|exhausted)"
     r"|giving up|gave up|\b(?:not|no|never|won't|without) (?:be )?(?:retry|retried|retrying)\b"
-    r"|after \d{1,4} (?:retries|attempts|tries)|no more retries",
+    r"|after \d{1,4} (?:retries|attempts|tries)|no more retries"
+    r"|\ball (?:\d{1,4} )?(?:retry attempts|retries|attempts) failed",
     re.IGNORECASE,
 )
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)

@@ -57,6 +57,7 @@ def test_of_one_cause_the_first_line_counts() -> None:
         ("could not read, falling back to the local copy", True),
         ("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536", True),
         ("HTTPSConnectionPool(host='x', port=443): Max retries exceeded with url: /", False),
+        ("AbortedError: All 10 retry attempts failed. The last failure: libcurl code 7", False),
         ("transport retry counter exceeded", False),
         ("gave up after 5 retries: connection refused", False),
         ("a retry was not possible: maximum number of attempts reached", False),
