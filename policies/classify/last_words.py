@@ -57,6 +57,10 @@ _GIVEN_UP = re.compile(
     r"|\ball (?:\d{1,4} )?(?:retry attempts|retries|attempts) failed",
     re.IGNORECASE,
 )
+_ABOVE = re.compile(
+    r"\b(?:see|check|errors?|statements?|messages?|output|logs?|traceback)\b.{0,40}\babove\b", re.IGNORECASE
+)
+"""Of an exception that only says where the error stands."""
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
@@ -173,6 +177,11 @@ def behind(error: Mapping[str, Any]) -> Match | None:
         lines = lines[: own[-1]]  # of a log: what follows is not its own; the members of a group are
     found = registry(RANK_LOG_FILE).matches("\n".join(line[0] for line in lines))
     return next((match for match in found if not match.pattern.cascade), found[0] if found else None)
+
+
+def points_above(error: Mapping[str, Any]) -> bool:
+    """Return whether an exception only says that the error stands above it, in the log: of a worker, of a driver."""
+    return _ABOVE.search(str(error.get("message") or "")[:2000]) is not None
 
 
 def recent(log: str) -> str:

@@ -45,14 +45,18 @@ def signal_name(exit_code: int | None) -> str | None:
 def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match | None:
     """Return the known pattern for why the rank ended: in its last words, or in the log of one that was killed.
 
-    Last words that say nothing known may stand on others: what the exception was raised from, or while handling.
+    Last words that say nothing known may stand on others: what the exception was raised from, or while handling; or
+    what its log has, where they say that the error stands above.
 
     A rank that reported its error itself died of that, whatever else its log holds. A traceback in the log of one that
     a signal ended is only one more line: the rank may have lived on after it. One that ended with a status and without
     an exception may have written why.
     """
     if signal_name(exit_code) is None:
-        return _of_error(error) if error.get("error_type") else last_words.cause(log)
+        if not error.get("error_type"):
+            return last_words.cause(log)
+        above = last_words.cause(log) if last_words.points_above(error) else None
+        return _of_error(error) or above
     return (_of_error(error) if _told(error) else None) or last_words.cause(log)
 
 

@@ -47,6 +47,21 @@ def test_a_printed_error_of_a_restore_is_about_the_state(tmp_path: Path) -> None
     assert "unsupported operand" in exits.evidence(1, None, log, str(tmp_path))["unloadable"]
 
 
+def test_an_exception_that_points_above_stands_on_the_log() -> None:
+    """Of workers that printed their own; an exception that says something known stands for itself."""
+    disk = "OSError: [Errno 5] Input/output error: '/data/x'\nstopping\n"
+    said = {
+        "error_type": "RuntimeError",
+        "message": "Worker is gone. Check the print statements above",
+        "at": 1.0,
+    }
+    assert exits.evidence(1, said, disk)["cause"] == "filesystem"
+    assert "cause" not in exits.evidence(1, said, "")
+    assert "cause" not in exits.evidence(1, said | {"message": "the value is above 7"}, disk)
+    full = "No space left on device, see the log above"
+    assert exits.evidence(1, said | {"message": full}, disk)["cause"] == "disk_space"
+
+
 def test_last_words_win_over_the_log() -> None:
     """What the rank said itself is exact."""
     said = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
