@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.policies.classify.boxed import BOXED, START, unboxed
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
-START = "Traceback (most recent call last):"
 _IGNORED = "Exception ignored "
 """Begins the line before a traceback that nothing came of: of a finalizer, mostly while the process ends."""
 _LINKS = (
@@ -93,6 +93,12 @@ GRAVITY: Mapping[str, int] = {
 def plain(text: str) -> str:
     """Return the text without colours."""
     return _COLOUR.sub("", text) if "\x1b" in text else text
+
+
+def without_boxes(log: str) -> str:
+    """Return the log with rich's tracebacks as the interpreter prints them; the very log where it has none."""
+    text = plain(log)
+    return unboxed(_PREFIX.sub("", text)) if BOXED in text else log
 
 
 def from_log(log: str) -> dict[str, str]:

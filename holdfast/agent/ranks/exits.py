@@ -80,6 +80,7 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
 
 
 def _end(log: str) -> str:
+    log = last_words.without_boxes(log)
     end = log[-JUDGED_CHARS:]
     return without_dumps(log)[-JUDGED_CHARS:] if _DUMPED.search(end) else end
 
