@@ -60,7 +60,7 @@ _GIVEN_UP = re.compile(
 _ABOVE = re.compile(
     r"\b(?:see|check|errors?|statements?|messages?|output|logs?|traceback)\b.{0,40}\babove\b", re.IGNORECASE
 )
-"""Of an exception that only says where the error stands."""
+"""Of an exception that only names where the error stands."""
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
@@ -186,7 +186,7 @@ def behind(error: Mapping[str, Any]) -> Match | None:
 
 
 def points_above(error: Mapping[str, Any]) -> bool:
-    """Return whether an exception only says that the error stands above it, in the log: of a worker, of a driver."""
+    """Return whether an exception only states that the error stands above it, in the log: of a worker, of a driver."""
     return _ABOVE.search(str(error.get("message") or "")[:2000]) is not None
 
 
