@@ -62,9 +62,12 @@ _ABOVE = re.compile(
 )
 """Of an exception that only names where the error stands."""
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
+_SEMAPHORE = "_multiprocessing.SemLock("
+"""A semaphore of processes is a file in shared memory, and its error names none."""
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
     r"|.{0,200}resource_tracker: There appear to be"
+    r"|\d{4}-\d\d-\d\d [\d:.]{8,20}: [IWEF] external/\S{0,200}(?:distributed|coordination|preemption)"
     r"|wandb:(?:\s*$|  |\W{0,8}(?:View |Find logs at|Synced |Waiting for |Run (?:history|summary)|You can sync ))",
     re.IGNORECASE,
 )
@@ -166,7 +169,8 @@ def _first_of_chain(text: str, start: int) -> int:
 def said(error: Mapping[str, Any]) -> Match | None:
     """Match an exception against the log patterns, by the name in its traceback, with its module."""
     kind, message = str(error.get("error_type") or ""), str(error.get("message") or "")
-    return registry(RANK_LOG_FILE).match(f"{_qualified(kind, error)}: {message}".replace("\n", " "))
+    call = " (SemLock)" if _SEMAPHORE in str(error.get("traceback") or "")[-1000:] else ""
+    return registry(RANK_LOG_FILE).match(f"{_qualified(kind, error)}: {message}{call}".replace("\n", " "))
 
 
 def behind(error: Mapping[str, Any]) -> Match | None:
