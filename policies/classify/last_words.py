@@ -98,6 +98,11 @@ def plain(text: str) -> str:
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
+def unprefixed(log: str) -> str:
+    """Return the log without colours, and without what launchers put before each line."""
+    return _PREFIX.sub("", plain(log))
+
+
 def without_boxes(log: str) -> str:
     """Return the log with rich's tracebacks as the interpreter prints them; the very log where it has none."""
     text = plain(log)
@@ -110,7 +115,7 @@ def from_log(log: str) -> dict[str, str]:
     Tracebacks of exceptions that the interpreter ignored do not count. What the exception was raised from, or while
     handling, belongs to its traceback.
     """
-    text = _PREFIX.sub("", plain(log))
+    text = unprefixed(log)
     start, end = _last_raised(text)
     if start < 0:
         return {}
@@ -130,7 +135,7 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
     Empty where the log goes on after it, or the line before it announces that the program continues: an exception that
     was only logged is not what the process ended with.
     """
-    text = _PREFIX.sub("", plain(log))
+    text = unprefixed(log)
     start, end = _last_raised(text)
     if start < 0 or handled(text[:start].rstrip().rpartition("\n")[2]):
         return []

@@ -85,6 +85,21 @@ def _end(log: str) -> str:
     return without_dumps(log)[-JUDGED_CHARS:] if _DUMPED.search(end) else end
 
 
+def _with_its_beginning(log: str, end: str) -> str:
+    """Return the end of a log from the beginning of the traceback that it is in the midst of, where it is in one.
+
+    Stacks of models are longer than what is read of a log. Whatever else is between its beginning and the end, the log
+    went on after it.
+    """
+    cut = len(log) - len(end)
+    start = log.rfind(last_words.START, 0, max(0, cut))
+    if start < 0 or last_words.START in end or not log.endswith(end):
+        return end
+    start = log.rfind("\n", 0, start) + 1
+    between = last_words.unprefixed(log[start : log.rfind("\n", 0, cut) + 1]).splitlines()[1:]
+    return log[start:] if all(not line.strip() or line.startswith("  ") for line in between) else end
+
+
 def without_dumps(log: str) -> str:
     """Return the log without dumped stacks, which may be longer than what was written before them."""
     return "".join(line for line in log.splitlines(keepends=True) if not _DUMPED.match(line.rstrip()))
@@ -140,7 +155,7 @@ def evidence(
         code: folder of the job's code, without links; empty where it is not known.
     """
     end = _end(log)
-    said = failed or _from_log(exit_code, end, code)
+    said = failed or _from_log(exit_code, _with_its_beginning(log, end), code)
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
     found = reason(exit_code, said, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}

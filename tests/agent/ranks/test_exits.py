@@ -40,6 +40,17 @@ def test_a_traceback_at_the_end_of_the_log_has_its_place(tmp_path: Path) -> None
         assert not exits.evidence(exit_code, None, log, code).get("user_frame")
 
 
+def test_a_traceback_that_is_longer_than_the_end_is_read_whole(tmp_path: Path) -> None:
+    """Stacks of models are deep; behind a launcher's prefix too. Where the log went on between, it is no traceback."""
+    frame = '  File "/lib/module.py", line 7, in call\n    return self.forward()\n           ~~~~^^^\n'
+    deep = TRACE.replace("TypeError", f"{frame * 200}TypeError")
+    for log in (deep, "".join(f"[rank3]: {line}" for line in deep.splitlines(keepends=True))):
+        found = exits.evidence(1, None, log, str(tmp_path))
+        assert (found["error_type"], found["user_frame"]) == ("TypeError", "train.py:9 in <module>")
+    went_on = deep.replace(frame * 200, frame * 90 + "ready to train\n" + frame * 110)
+    assert exits.evidence(1, None, went_on, str(tmp_path))["error_type"] == ""
+
+
 def test_a_printed_error_of_a_restore_is_about_the_state(tmp_path: Path) -> None:
     """What was raised while the saved state was loaded is no error of the script, though the script printed it."""
     frame = '  File "/opt/holdfast/session/session.py", line 7, in restore'
