@@ -58,9 +58,11 @@ _GIVEN_UP = re.compile(
     re.IGNORECASE,
 )
 _ABOVE = re.compile(
-    r"\b(?:see|check|errors?|statements?|messages?|output|logs?|traceback)\b.{0,40}\babove\b", re.IGNORECASE
+    r"\b(?:see|check|errors?|statements?|messages?|output|logs?|traceback)\b.{0,40}\babove\b"
+    r"|Please use the NLTK Downloader",
+    re.IGNORECASE,
 )
-"""Of an exception that only names where the error stands."""
+"""Of an exception that only names where the error stands; of what could not be downloaded, for a reason printed before."""
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""
@@ -196,7 +198,8 @@ def behind(error: Mapping[str, Any]) -> Match | None:
 
 def points_above(error: Mapping[str, Any]) -> bool:
     """Return whether an exception only states that the error stands above it, in the log: of a worker, of a driver."""
-    return _ABOVE.search(str(error.get("message") or "")[:2000]) is not None
+    message = str(error.get("message") or "") or str(error.get("traceback") or "")[-2000:]
+    return _ABOVE.search(message[:2000]) is not None
 
 
 def recent(log: str) -> str:
