@@ -62,7 +62,7 @@ _ABOVE = re.compile(
     r"|Please use the NLTK Downloader",
     re.IGNORECASE,
 )
-"""Of an exception that only names where the error stands; of what could not be downloaded, for a reason printed before."""
+"""Of an exception that only names where the error stands; of a download that failed, for a reason printed before."""
 _FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""
