@@ -58,7 +58,8 @@ _GIVEN_UP = re.compile(
     re.IGNORECASE,
 )
 _ABOVE = re.compile(
-    r"\b(?:see|check|errors?|statements?|messages?|output|logs?|traceback)\b.{0,40}\babove\b"
+    r"\b(?:(?:see|check|reported)\b.{0,60}|(?:errors?|statements?|messages?|output|logs?|traceback) )"
+    r"\babove\b(?! ?(?:the |a |its )?(?:[\d<=>.-]*\d|threshold|tolerance|limit|maximum))"
     r"|Please use the NLTK Downloader",
     re.IGNORECASE,
 )

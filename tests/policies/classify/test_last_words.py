@@ -131,6 +131,23 @@ def test_an_ignored_exception_is_not_the_last_one() -> None:
     assert last_words.from_log(IGNORED + RAISED)["error_type"] == "OSError"
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Workers are gone. Please check the print statements above for the actual error message", True),
+        ("The Inner error is reported as above.", True),
+        ("Engine core initialization failed. See root cause above. Failed core proc(s): {}", True),
+        ("relative error above 0.1", False),
+        ("check that lr is above 0", False),
+        ("loss above the limit, check that it is not above 1e-3", False),
+        ("", False),
+    ],
+)
+def test_what_points_above(message: str, *, expected: bool) -> None:
+    """A number that is above another is no pointer."""
+    assert last_words.points_above({"error_type": "RuntimeError", "message": message}) is expected
+
+
 LINK = "During handling of the above exception, another exception occurred:"
 MISTAKE = f"""{last_words.START}
   File "train.py", line 31, in main
