@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.policies.classify import last_words, unloadable
+from holdfast.policies.classify import boxed, last_words, unloadable
 from holdfast.policies.classify.patterns import Match
 
 LOG_TAIL_CHARS = 2000
@@ -92,8 +92,8 @@ def _with_its_beginning(log: str, end: str) -> str:
     went on after it.
     """
     cut = len(log) - len(end)
-    start = log.rfind(last_words.START, 0, max(0, cut))
-    if start < 0 or last_words.START in end or not log.endswith(end):
+    start = log.rfind(boxed.START, 0, max(0, cut))
+    if start < 0 or boxed.START in end or not log.endswith(end):
         return end
     start = log.rfind("\n", 0, start) + 1
     between = last_words.unprefixed(log[start : log.rfind("\n", 0, cut) + 1]).splitlines()[1:]

@@ -14,7 +14,7 @@ from rich.traceback import Traceback
 
 from holdfast.agent.ranks import exits
 from holdfast.policies.classify import last_words
-from holdfast.policies.classify.boxed import BOXED, unboxed
+from holdfast.policies.classify.boxed import BOXED, START, unboxed
 
 SCRIPT = """def step(batch):
     told = "CUDA out of memory"
@@ -72,7 +72,7 @@ def test_the_box_of_an_exception_that_is_known(tmp_path: Path) -> None:
 def test_a_box_without_an_end_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     """The process was killed while it printed."""
     log = drawn(tmp_path, "TypeError", 200).partition("╰")[0]
-    assert unboxed(log).startswith(last_words.START)
+    assert unboxed(log).startswith(START)
     assert 'train.py", line 7, in <module>' in unboxed(log)
 
 
@@ -81,4 +81,4 @@ def test_any_text_is_only_data(text: str) -> None:
     """What is not in a box stays."""
     assert unboxed(text) == text
     box = f"╭──{BOXED}──╮\n"
-    assert unboxed(f"a\n{box}{text}").startswith(f"a\n{last_words.START}\n")
+    assert unboxed(f"a\n{box}{text}").startswith(f"a\n{START}\n")

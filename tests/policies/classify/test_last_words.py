@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.policies.classify import last_words
+from holdfast.policies.classify.boxed import START
 
 GPU = "CUDA error: an illegal memory access was encountered"
 DISK = "OSError: [Errno 28] No space left on device"
@@ -108,16 +109,16 @@ def test_a_bar_that_is_drawn_once_more_is_no_progress() -> None:
 def test_colours_are_left_out() -> None:
     """They would stand between the words of a line."""
     assert cause("\x1b[1;31mOSError\x1b[0m: [Errno 28] No \x1b[1mspace\x1b[0m left on device") == "disk_space"
-    found = last_words.from_log(f"{last_words.START}\n\x1b[1;35mMemoryError\x1b[0m: \x1b[35mx\x1b[0m\n")
+    found = last_words.from_log(f"{START}\n\x1b[1;35mMemoryError\x1b[0m: \x1b[35mx\x1b[0m\n")
     assert (found["error_type"], found["message"]) == ("MemoryError", "x")
 
 
 IGNORED = f"""Exception ignored in: <function Loader.__del__ at 0x7f>
-{last_words.START}
+{START}
   File "loader.py", line 3, in __del__
 AssertionError: can only test a child process
 """
-RAISED = f"""{last_words.START}
+RAISED = f"""{START}
   File "train.py", line 9, in <module>
 {DISK}
 """
@@ -149,7 +150,7 @@ def test_what_points_above(message: str, *, expected: bool) -> None:
 
 
 LINK = "During handling of the above exception, another exception occurred:"
-MISTAKE = f"""{last_words.START}
+MISTAKE = f"""{START}
   File "train.py", line 31, in main
 AttributeError: close
 """
@@ -158,7 +159,7 @@ AttributeError: close
 def test_what_an_exception_was_raised_from_is_behind_it() -> None:
     """From a log as well; the first of all counts, and a lost peer only where there is nothing else."""
     chain = f"{RAISED}\n{LINK}\n\n{MISTAKE}"
-    lost = f"{last_words.START}\nRuntimeError: {PEER}\n\n{LINK}\n\n"
+    lost = f"{START}\nRuntimeError: {PEER}\n\n{LINK}\n\n"
     found = last_words.from_log(f"step 1\n{chain}")
     assert (found["error_type"], found["traceback"]) == ("AttributeError", chain)
     for error, expected in (
