@@ -56,7 +56,9 @@ def test_windows_of_much_memory_go_on_overlapping() -> None:
     placing, part = Placing(), OtherPart("extra", Part(Holder(lambda _: windows)))
     saved = part.encode(placing)
     assert saved.items.keys() == placing.candidates.keys() == {"extra.value.6"}
-    assert len(dump_object(saved.nodes["extra"])) < 500_000
+    assert (
+        len(dump_object(saved.nodes["extra"])) < 600_000
+    )  # 480,000 bytes, of which some take two in a pickle
     again = decode(saved.nodes["extra"], saved.items)["value"]
     assert all(torch.equal(*each) for each in zip(windows, again, strict=True))
     again[0][46], again[2][20_000], again[4][0] = -1, -2, -3

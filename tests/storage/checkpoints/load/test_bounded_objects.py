@@ -21,7 +21,7 @@ from tests.session.kinds.values import ARRAYS, CONTAINERS, GENERATORS, SCALARS, 
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 ROOM_BYTES = 256 << 20
-LONGEST_S = 1.0
+LONGEST_S = 20.0  # of a processor that may be shared; without bounds it is minutes, or no end
 """Of the processor's time, for each object."""
 READS = f"""
 import io, pickle, resource, sys, time, warnings
@@ -249,17 +249,22 @@ def test_what_torch_reads_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind in the documentation is judged as without the bounds."""
     module = "holdfast.storage.checkpoints.load.safe_load.require_bounded"
     outcomes: list[dict[str, str]] = []
+    contents = (
+        readable()
+    )  # once: some kinds are of another length each time, and those that are too long are left out
     for bounded in (True, False):
         if not bounded:
             monkeypatch.setattr(module, lambda *_: None)
         told = {}
-        for name, content in readable().items():
+        for name, content in contents.items():
             try:
                 told[name] = type(load_object(io.BytesIO(content), "x")).__name__
             except CheckpointError as error:
                 told[name] = "refused: not trusted" if "not trusted" in str(error) else "refused"
         outcomes.append(told)
-    assert outcomes[0] == outcomes[1]
+    assert [
+        (name, one, outcomes[1][name]) for name, one in outcomes[0].items() if one != outcomes[1][name]
+    ] == []
     assert sum(not line.startswith("refused") for line in outcomes[0].values()) > 100
 
 
