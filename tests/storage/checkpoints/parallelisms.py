@@ -26,7 +26,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from holdfast.models.start_from import StartFrom
 from holdfast.session.restore import restore_remote
+from holdfast.session.start_from import start_from
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.flat import FlatShard, flat_shards
 from holdfast.storage.checkpoints.remote.remote_reader import LoadReport, RemoteReader
@@ -249,6 +251,15 @@ def load_all(pairs: list[tuple[str, str]], store: dict[str, str]) -> dict[str, L
     """Load each (name of the load, kind, key)."""
     opened = S3Store(**store)  # type: ignore[arg-type]
     return {f"{key}->{kind}": load(kind, opened, key) for key, kind in pairs}
+
+
+def start_from_all(pairs: list[tuple[str, str]], folder: Path) -> None:
+    """Start from each checkpoint of stock torch in ``folder`` (by its kind) under another kind."""
+    for saved, kind in pairs:
+        state = build(kind)
+        source = StartFrom(path=str(folder / saved), parts={"model": "model", "optimizer": "optimizer"})
+        start_from(source, state, dist.get_rank(), {})
+        visit(state, check)
 
 
 def load_stock(pairs: list[tuple[str, str]], url: str, options: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +162,21 @@ def test_damage_that_one_rank_meets_is_refused_by_all(
         store.put(key, whole)
     assert [name for name, _ in told] == ["DamagedError"] * 4
     assert all("__1_0.distcp" in text and "job 'gpt' step" in text for _, text in told)
+
+
+# Stock torch saved them, with four ranks, and knows nothing of Holdfast.
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("size", "pairs"),
+    [
+        (1, [(name, "ddp") for name in SAVED]),
+        (2, [("tp_fsdp", "fsdp"), ("fsdp", "tp"), ("pp", "fsdp"), ("flat", "tp")]),
+        (4, [(name, kind) for name in SAVED for kind in ("fsdp", "tp", "tp_fsdp")]),
+    ],
+)
+def test_a_checkpoint_of_stock_torch_is_where_another_layout_starts(
+    size: int, pairs: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """Every element of model and optimizer is where it belongs, at another number of ranks too."""
+    ranks(4, "save_all", kinds=sorted({name for name, _ in pairs}), folder=tmp_path)
+    ranks(size, "start_from_all", pairs=pairs, folder=tmp_path)
