@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import holdfast
+from holdfast.errors import CheckpointError
 from holdfast.session import Session
 from tests.session.conftest import MakeAgent
 from tests.session.small import session_of
@@ -139,3 +140,37 @@ def test_a_table_that_grows_needs_one_new_plan_only(make_agent: MakeAgent) -> No
     fresh = Words()
     session_of(agent, (6, agent.shard(0, 6))).restore({"words": fresh})
     assert list(fresh.words.items()) == list(words.words.items())
+
+
+class Grown(nn.Module):
+    """A model of two versions of the code: the later one has a head, and no scale any more."""
+
+    def __init__(self, *, later: bool) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        if later:
+            self.head = nn.Linear(4, 2)
+        else:
+            self.scale = nn.Parameter(torch.ones(4))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_part_may_differ_where_its_script_says_so(strict: bool, make_agent: MakeAgent) -> None:
+    """What both versions have comes back, the new part stays as it was made; else it is refused, by name."""
+    agent, old = make_agent(), Grown(later=False)
+    session = session_of(agent)
+    session.restore({"model": old})
+    session.step(1)
+    session.checkpoint({"model": old})
+    assert session.flush()
+    new = Grown(later=True)
+    made = {name: each.clone() for name, each in new.state_dict().items()}
+    again = session_of(agent, (1, agent.shard(0, 1)))
+    if strict:
+        with pytest.raises(CheckpointError, match=r"model\.(head|scale)"):
+            again.restore({"model": new})
+        return
+    assert again.restore({"model": holdfast.Part(new, strict=False)}) == 1
+    now = new.state_dict()
+    assert all(torch.equal(now[name], each) for name, each in old.state_dict().items() if name in now)
+    assert all(torch.equal(now[name], made[name]) for name in now if name.startswith("head."))
