@@ -441,7 +441,7 @@ CONTAINERS: dict[str, Make] = {
     "very large dict": lambda n: {f"sample/{each}": (each, n) for each in range(5_000)},
     "very large dict of tensors": lambda n: {each: torch.tensor(each + n) for each in range(500)},
     "torch.Size": lambda n: torch.Size([n, 2]),
-    "the same list twice": lambda n: [[n], [n]],
+    "the same list twice": lambda n: [[n]] * 2,
 }
 SCALARS: dict[str, Make] = {
     "numbers": lambda n: [n, -n, 2**200 + n, n + 0.1, True, None, complex(1, n)],
