@@ -6,6 +6,7 @@ dataclasses, enumerations) are stored by name and looked up among the modules th
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import datetime
@@ -218,6 +219,11 @@ KINDS: dict[type, Kind] = {
         lambda v, down: _pairs(vars(v), down),
         lambda d, up: types.SimpleNamespace(**_made(d, up)),
     ),
+    argparse.Namespace: Kind(
+        "Namespace",
+        lambda v, down: _pairs(vars(v), down),
+        lambda d, up: _filled(argparse.Namespace(), _made(d, up)),
+    ),
     bytearray: _kind("bytearray", bytes, bytearray),
     range: _kind("range", lambda v: (v.start, v.stop, v.step), lambda d: range(*d)),
     slice: _kind("slice", lambda v: (v.start, v.stop, v.step), lambda d: slice(*d)),
@@ -254,6 +260,11 @@ KINDS: dict[type, Kind] = {
     type(Ellipsis): _kind("Ellipsis", lambda v: None, lambda d: ...),
 }
 _BY_TAG = {kind.tag: kind for kind in KINDS.values()}
+
+
+def _filled(made: argparse.Namespace, values: dict[str, Any]) -> argparse.Namespace:
+    vars(made).update(values)  # names that are no words of Python, too
+    return made
 
 
 def _ordered(values: Iterable[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ Each entry makes the value as of a step; a script that starts again has that of 
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import datetime
@@ -424,6 +425,7 @@ CONTAINERS: dict[str, Make] = {
     "tuples": lambda n: (n, (torch.zeros(n), [(1,)])),
     "tuple with a large tensor": lambda n: (n, torch.zeros(LARGE) + n),
     "nested deeply": _deep,
+    "argparse.Namespace": lambda n: argparse.Namespace(lr=1e-3 * n, layers=[n], **{"data dir": "x"}),
     "SimpleNamespace": lambda n: types.SimpleNamespace(a=n, b=torch.zeros(n)),
     "object of plain attributes": Plain,
     "state dictionary of a module": _of_module,
