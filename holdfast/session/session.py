@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat, SupportsIndex, get_args
 
+import torch.distributed as dist
+
 from holdfast.agent.wire import Control, Sender
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
@@ -258,6 +260,8 @@ class Session:
     ) -> Share:
         """Return this rank's samples of a step, whatever the number of ranks: the global batch stays the same.
 
+        Without an agent the ranks are those of ``torchrun``.
+
         Args:
             step: the step that is about to be done, counted from 1.
             batch: samples of a step, of all ranks together.
@@ -269,7 +273,7 @@ class Session:
             ValueError: a number is out of range, or there are more ranks than samples.
         """
         context = self._context
-        mine, all_ranks = (context.rank, context.world_size) if context else (0, 1)
+        mine, all_ranks = (context.rank, context.world_size) if context else _place_by_torchrun()
         return share_of(
             _whole(step, "share"),
             batch,
@@ -355,3 +359,10 @@ def _number(step: int, name: str, value: SupportsFloat | None) -> float | None:
 
 def _finite(value: float | None) -> bool:
     return value is None or math.isfinite(value)
+
+
+def _place_by_torchrun() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks: those of its process group, or of its environment."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)

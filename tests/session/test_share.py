@@ -40,6 +40,15 @@ def test_numbers_out_of_range_are_refused(step: int, batch: int, rank: int, rank
         share_of(step, batch, rank, ranks)
 
 
-def test_without_an_agent_one_rank_has_all() -> None:
+def test_without_an_agent_one_rank_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     assert Session().share(2, 5).samples == range(5, 10)
     assert Session().share(2, 6, rank=1, ranks=2).samples == range(9, 12)
+
+
+def test_under_plain_torchrun_ranks_share_as_under_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each would compute the whole batch of all."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Session({}).share(2, 6).samples == range(9, 12)
