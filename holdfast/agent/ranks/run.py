@@ -219,14 +219,17 @@ class Run:
         running = [rank for rank, process in self.processes.items() if not process.gone.done()]
         allow = [rank for rank in running if self.board is not None and self.board.rows[rank].keeps]
         self.outlived = {}
+        worn: dict[int, str] = {}
         if keep and self.board is not None:
             for process in self.processes.values():
                 process.expected = True  # however it ends from now on
-            self.outlived = await survivors.leave(self.processes, self.board.rows, self._control_path)
+            worn = {rank: old for rank in allow if (old := survivors.worn_out(self.processes[rank].pid))}
+            fresh = {rank: process for rank, process in self.processes.items() if rank not in worn}
+            self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path)
             for process in self.outlived.values():
                 process.watch(None)
         why = survivors.TOO_LATE if keep else "the playbook starts all processes again"
-        self.not_kept = {rank: why for rank in allow if rank not in self.outlived}
+        self.not_kept = {rank: worn.get(rank, why) for rank in allow if rank not in self.outlived}
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]
         stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})
         if self._remains is not None:

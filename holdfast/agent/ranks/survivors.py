@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+
 from holdfast.agent import wire
 from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched
@@ -36,6 +38,9 @@ LEAVE_S = 4.0
 JOIN_S = 4.0
 """A kept rank that has not begun the next epoch by then is ended, and a new process takes its place."""
 TOO_LATE = f"it was not out of its training function after {LEAVE_S:g} s, or ended instead"
+MOST_FILES = 0.5
+"""Share of the files that a process may have open, beyond which it is not kept. Each epoch leaves some: connections and
+threads of process groups that cannot be released safely (:mod:`holdfast.session.kept_groups`)."""
 _LOOK_S = 0.002
 
 
@@ -53,6 +58,18 @@ async def leave(
     }
     await _until(lambda: all(rows[rank].left or asked[rank].gone.done() for rank in asked), within_s)
     return {rank: asked[rank] for rank in asked if rows[rank].left and not asked[rank].gone.done()}
+
+
+def worn_out(pid: int) -> str:
+    """Return why a process is too old to be kept for another epoch; empty: it is not."""
+    try:
+        process = psutil.Process(pid)
+        has, (most, _) = process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)
+    except (psutil.Error, OSError):
+        return ""
+    if has <= MOST_FILES * most:
+        return ""
+    return f"it has {has} of at most {most} files open after many epochs"
 
 
 def order(control: str, told: RankOrder) -> None:
