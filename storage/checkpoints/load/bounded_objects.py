@@ -100,7 +100,15 @@ def _record(content: bytes) -> bytes:
                 raise MaliciousPickleError("its records claim to be larger than the archive: refused")
             [name] = [each.filename for each in entries if each.filename.split("/")[1:] == ["data.pkl"]]
             return archive.read(name)
-    except (zipfile.BadZipFile, ValueError, RuntimeError, OSError, EOFError, struct.error) as error:
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        OverflowError,
+        struct.error,
+    ) as error:
         raise MaliciousPickleError(f"no archive of torch: {error!s:.100}") from None
 
 
