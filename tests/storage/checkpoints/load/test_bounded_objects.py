@@ -129,6 +129,15 @@ BOMBS: dict[str, bytes] = {
     "encodings of names": item(named("_codecs.encode") + text("é" * 400_000) + text("punycode") + b"\x86R"),
     "a key that hashes for hours": item(b"}" + doubled(60) + b"Ns"),
     "a set whose element hashes for hours": item(named("builtins.set") + b"]" + doubled(60) + b"a\x85R"),
+    "a NumPy type that lacks two of its facts": item(
+        named("numpy.dtype")
+        + text("u8")
+        + b"\x89\x88\x87R(K\x03"
+        + text("<")
+        + b"N"
+        + b"J\xff\xff\xff\xff" * 2
+        + b"K\0tb"
+    ),
     "lists in lists": item(b"]" * 200_000 + b"a" * 199_999),
     "tuples in tuples, as a key": item(b"})" + b"\x85" * 1_000_000 + b"Ns"),
     "a huge number, in text": item(b"L" + b"9" * 4_000_000 + b"L\n"),
