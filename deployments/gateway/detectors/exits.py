@@ -56,15 +56,20 @@ class UnheardExits:
         }
         self._lacking = {key: self._lacking.get(key, now) for key in found}
         limit_s = LACKS_S + 3 * site.settings.heartbeat_s
-        for key in [key for key, since in self._lacking.items() if now - since >= limit_s]:
-            self._lacking[key] = now
-            machine = site.fleet.machines[key[2]]
-            message = (
-                f"machine {machine.name} has no ranks of epoch {key[1]}, and does not report how they ended"
+        due = [key for key, since in self._lacking.items() if now - since >= limit_s]
+        # Made before any is taken up: meanwhile a machine may leave the fleet.
+        alerts = [
+            _without_ranks(
+                found[key],
+                site.fleet.machines[key[2]],
+                f"machine {key[2]} has no ranks of epoch {key[1]}, and does not report how they ended",
+                site.clock.now(),
             )
-            await self._correlator.accept_all(
-                [_without_ranks(found[key], machine, message, site.clock.now())]
-            )
+            for key in due
+        ]
+        await self._correlator.accept_all(alerts)
+        # Only now: where the ledger was away, they are reported again in the next round.
+        self._lacking |= dict.fromkeys(due, now)
 
     def _failed(self, now: float) -> Iterator[Alert]:
         for job in self._site.fleet.jobs.values():

@@ -137,10 +137,14 @@ class Fleet:
         return None
 
     def lacks(self, job: Job, name: str) -> bool:
-        """Return whether the present life of ``name`` reports, and runs nothing of the newest epoch of ``job``."""
+        """Return whether the present life of ``name`` reports, and runs nothing of the newest epoch of ``job``.
+
+        Nor of a later one, which a ledger that was restored from a copy does not know: these ranks train.
+        """
         seen, machine = self._seen.get(name), self.machines.get(name)
-        reports = seen is not None and machine is not None and seen.beat.incarnation == machine.incarnation
-        return reports and self.run_of(job, name) is None
+        if seen is None or machine is None or seen.beat.incarnation != machine.incarnation:
+            return False
+        return not any(run.job == job.name and run.epoch >= job.epoch for run in seen.beat.jobs)
 
     def runs(self, job: Job) -> Iterator[tuple[str, JobOnMachine]]:
         """Yield machine name and run, for each machine of ``job`` that runs its newest epoch."""

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from holdfast.deployments.gateway.detectors.exits import LACKS_S
+from holdfast.deployments.gateway.intake.outcome import Outcome
 from holdfast.errors import UnavailableError
-from holdfast.models.alert import Classification, IncidentClass, IncidentState
+from holdfast.models.alert import Alert, Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.testing.gateway_kit import JOB, Kit, rank, start_epoch
@@ -335,6 +337,45 @@ async def test_machines_that_have_ranks_or_are_silent_or_held_lack_none(kit: Kit
     kit.ledger.set_job(JOB, state=JobState.PAUSED)
     await without_ranks(kit, 2 * LACKS_S)
     assert not kit.incidents()
+
+
+async def test_ranks_of_an_epoch_that_the_ledger_lost_are_ranks(kit: Kit) -> None:
+    """A ledger that was restored from a copy knows an older epoch: the job trains, and is not ended for that."""
+    await kit.running_job(machines=1)
+    for _ in range(8):
+        await kit.beat("m0", [rank(0, 3, kit.clock.now()), rank(1, 3, kit.clock.now())], epoch=2)
+        await without_ranks(kit, 20.0, silent=True)
+    assert not kit.incidents()
+
+
+async def test_machines_without_ranks_are_reported_until_the_ledger_has_it(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next round, not a minute later; and all of them together."""
+    await kit.running_job()
+    heard: list[list[str | None]] = []
+
+    async def accept_all(alerts: Iterable[Alert]) -> list[Outcome]:
+        machines = [alert.machine for alert in alerts]
+        heard.append(machines)
+        if machines and heard.count(machines) == 1:
+            raise UnavailableError("the ledger is away")
+        return []
+
+    monkeypatch.setattr(kit.gateway.correlator, "accept_all", accept_all)
+
+    async def look() -> None:
+        for machine in ("m0", "m1"):
+            await kit.beat(machine)
+        await kit.gateway.exits.tick()
+
+    await look()
+    kit.clock.advance(LACKS_S + 3 * kit.settings.heartbeat_s + 1.0)
+    with pytest.raises(UnavailableError):
+        await look()
+    await look()
+    await look()
+    assert [machines for machines in heard if machines] == [["m0", "m1"], ["m0", "m1"]]
 
 
 async def test_exit_that_no_event_told_is_found_in_heartbeats(kit: Kit) -> None:
