@@ -154,10 +154,10 @@ class Gateway:
     def _require_sure(self) -> None:
         self.may_act()
 
-    def observe(self, beat: Heartbeat) -> None:
-        """Show a heartbeat of an admitted machine to all who go by them."""
+    def observe(self, beat: Heartbeat, *, whole: bool = True) -> None:
+        """Show a heartbeat of an admitted machine to all who go by them; not ``whole``: it was read in part."""
         now = self.site.clock.now()
-        self.site.fleet.observe(beat, now)
+        self.site.fleet.observe(beat, now, whole=whole)
         self.roles.observe(beat)
         try:
             self.step_times.observe(beat, self.site.fleet.jobs, now)

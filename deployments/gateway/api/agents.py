@@ -81,7 +81,7 @@ def routes(gateway: Gateway) -> APIRouter:
             log.log(level, "%s: left out of its heartbeats: %s", machine.name, "; ".join(left_out))
             warned.add(machine.name)
         now = site.clock.now()
-        gateway.observe(body)
+        gateway.observe(body, whole=not left_out)
         site.metrics.heartbeats.labels("in part" if left_out else "taken").inc()
         site.fleet.heard[body.machine, body.incarnation] = now
         for run in body.jobs:

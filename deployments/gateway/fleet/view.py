@@ -25,6 +25,8 @@ class Seen:
 
     beat: Heartbeat
     at: float
+    whole: bool = True
+    """Whether all of it could be read."""
 
 
 class Fleet:
@@ -69,9 +71,9 @@ class Fleet:
             )
         return machine
 
-    def observe(self, beat: Heartbeat, now: float) -> None:
-        """Keep a heartbeat of an admitted machine."""
-        self._seen[beat.machine] = Seen(beat, now)
+    def observe(self, beat: Heartbeat, now: float, *, whole: bool = True) -> None:
+        """Keep a heartbeat of an admitted machine; not ``whole``: parts of it could not be read."""
+        self._seen[beat.machine] = Seen(beat, now, whole)
         self._heard_from[beat.machine] = now
 
     def registered(self, machine: Machine, now: float) -> None:
@@ -139,10 +141,11 @@ class Fleet:
     def lacks(self, job: Job, name: str) -> bool:
         """Return whether the present life of ``name`` reports, and runs nothing of the newest epoch of ``job``.
 
-        Nor of a later one, which a ledger that was restored from a copy does not know: these ranks train.
+        Nor of a later one, which a ledger that was restored from a copy does not know: these ranks train. Of a report
+        that was read in part (of an agent of another release) its ranks may be the other part.
         """
         seen, machine = self._seen.get(name), self.machines.get(name)
-        if seen is None or machine is None or seen.beat.incarnation != machine.incarnation:
+        if seen is None or machine is None or seen.beat.incarnation != machine.incarnation or not seen.whole:
             return False
         return not any(run.job == job.name and run.epoch >= job.epoch for run in seen.beat.jobs)
 

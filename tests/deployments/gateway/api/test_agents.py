@@ -348,6 +348,17 @@ async def test_ranks_of_an_epoch_that_the_ledger_lost_are_ranks(kit: Kit) -> Non
     assert not kit.incidents()
 
 
+async def test_a_report_that_is_read_in_part_lacks_no_ranks(kit: Kit) -> None:
+    """An agent of another release may report its job in a way that is left out here: the job trains."""
+    await kit.running_job(machines=1)
+    for _ in range(8):
+        unread = {"job": JOB, "epoch": 2**40}
+        body = {"machine": "m0", "incarnation": "i1", "at": kit.clock.now(), "jobs": [unread]}
+        await kit.post("/v1/agents/heartbeat", body)
+        await without_ranks(kit, 20.0, silent=True)
+    assert not kit.incidents()
+
+
 async def test_machines_without_ranks_are_reported_until_the_ledger_has_it(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
