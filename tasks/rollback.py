@@ -42,10 +42,10 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
 async def why_not_fetched(case: RecoveryContext) -> str:
     """Have the new version checked out on all machines before the job is held; return why it cannot be, for people.
 
-    Empty: it can, or the job does not train any more, and nothing is won by leaving it as it is. A machine that does
-    not answer is no reason: it is replaced.
+    Empty: it can, or the job does not train any more (an earlier attempt held it, for example), and nothing is won by
+    leaving it as it is. A machine that does not answer is no reason: it is replaced.
     """
-    if case.stands or case.done("pause") or _trains_no_more(case):
+    if case.stands or _begun_to_stop(case) or _trains_no_more(case):
         return ""
     version, job = _wanted(case), case.job_now()
     answers = await fleet.prepare_code(case.ctx, job, version, case.machines_now())
@@ -72,6 +72,11 @@ async def apply_update(case: RecoveryContext) -> str:
     done = await case.once("update", version, {"version": version}, act)
     get_run_logger().info("code %s -> %s", done["from"], done["to"])
     return version
+
+
+def _begun_to_stop(case: RecoveryContext) -> bool:
+    """Return whether an attempt began to hold or stop the ranks: they may stand at a step boundary since."""
+    return any(action.kind in ("hold", "pause") for action in case.ctx.ledger.actions(case.incident_id))
 
 
 def _trains_no_more(case: RecoveryContext) -> bool:

@@ -122,3 +122,18 @@ async def test_a_job_whose_rank_is_dead_goes_on_with_its_update(
     told, agents = await why(ctx, monkeypatch, {"m1": AWAY}, dead)
     assert told == ""
     assert agents.fetched == []
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_job_that_an_earlier_attempt_held_goes_on_with_its_update(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Its ranks wait at a step boundary: that it trains on would be wrong, and it would stand."""
+    agents = Agents({"m1": AWAY})
+    monkeypatch.setattr(fleet, "ask", agents.ask)
+    case = update(ctx)
+    ctx.ledger.begin(case.incident_id, 1, "hold:e1", "hold", {})
+    if done:
+        ctx.ledger.finish(case.incident_id, "hold:e1", {"held": True, "step": 7})
+    assert await rollback.why_not_fetched.fn(case) == ""
+    assert agents.fetched == []
