@@ -275,7 +275,9 @@ async def first_steps(
             asked,
             lambda agent, _: agent.first_steps(job_name, epoch, patience_s=patience_s),  # noqa: B023
         )
-        known |= {name: found.ranks for name, found in fleet.answered(answers).items()}
+        told = fleet.answered(answers)
+        known |= {name: found.ranks for name, found in told.items()}
+        start.away = (start.away | answers.keys()) - told.keys()
         ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
             if damaged := [rank.damaged for rank in fallen if rank.damaged]:
@@ -304,6 +306,8 @@ class _Start:
         )
         self._began = self._compared_at = self._signed_at = ctx.clock.monotonic()
         self._before: dict[int, RankState] = {}
+        self.away: set[str] = set()
+        """Machines that did not answer when they were asked last: what is known of their ranks is old."""
 
     def is_overdue(self) -> bool:
         """Return whether its time is up."""
@@ -311,11 +315,14 @@ class _Start:
 
     def runs_without_session(self, ranks: Sequence[RankState]) -> bool:
         """Return whether these ranks run, and no step will ever be reported of them."""
-        silent = self._plain and not any(rank.reports for rank in ranks)
+        silent = self._plain and not self.away and not any(rank.reports for rank in ranks)
         return silent and self._clock.monotonic() - self._began >= _PLAIN_S
 
     def look(self, ranks: Sequence[RankState]) -> None:
-        """Take what the ranks did: who works has more time; give a sign where one is due."""
+        """Take what the ranks did: who works has more time; give a sign where one is due.
+
+        Not where a machine is away: the others wait for its ranks, whatever their children do meanwhile.
+        """
         now = self._clock.monotonic()
         if now - self._signed_at >= _SIGN_S:
             self._signed_at = now
@@ -324,7 +331,7 @@ class _Start:
             return
         passed_s, before = now - self._compared_at, self._before
         self._compared_at, self._before = now, {rank.rank: rank for rank in ranks}
-        works = any(
+        works = not self.away and any(
             starts.prepares(before[rank.rank], rank, passed_s, self._policy)
             for rank in ranks
             if rank.rank in before

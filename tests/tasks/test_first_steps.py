@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import HoldfastError, RecoveryError
+from holdfast.errors import HoldfastError, RecoveryError, SilentError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
@@ -189,3 +189,44 @@ async def test_a_job_without_a_session_is_up_when_its_ranks_run(
         began = clock.now()
         await launch.first_steps(ctx, "gpt", 2, 300.0)
         assert clock.now() - began < 120.0
+
+
+class OneIsAway(Fleet):
+    """The last machine of two answers until ``until_s`` have passed, and never again."""
+
+    def __init__(self, clock: FakeClock, until_s: float, rank: Callable[[str, int], dict[str, Any]]) -> None:
+        super().__init__(rank)
+        self._clock, self._until = clock, clock.now() + until_s
+
+    async def ask(
+        self, ctx: Context, machines: Iterable[Machine], command: object
+    ) -> dict[str, JobOnMachine | HoldfastError]:
+        answers = await super().ask(ctx, machines, command)
+        if self._clock.now() > self._until and "m1" in answers:
+            answers["m1"] = SilentError("no answer")
+        return answers
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_machine_that_is_gone_is_not_waited_for_as_one_that_prepares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """Children of the other's rank may work for hours; nor are ranks without a Session up that no one sees."""
+    clock = FakeClock()
+    ctx = Context(Settings(home=tmp_path), clock=clock)
+    ctx.ledger.create()
+    for name in ("m0", "m1"):
+        register(ctx.ledger, name)
+    ctx.ledger.add_job(JobSpec(name="gpt", script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ctx.ledger.set_job("gpt", machines=("m0", "m1"))
+    ctx.ledger.open_epoch("gpt", ctx.ledger.next_epoch("gpt"), 0, "v1", ["m0", "m1"], "test", at=clock.now())
+    began = clock.now()
+
+    def rank(name: str, _look: int) -> dict[str, Any]:
+        clock.advance(10.0)
+        worked = 0.9 * (clock.now() - began) if name == "m0" else 0.0
+        return {"phase": RankPhase.STARTING, "reports": not plain, "children_cpu_s": worked}
+
+    monkeypatch.setattr(fleet, "ask", OneIsAway(clock, 40.0, rank).ask)
+    with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
+        await launch.first_steps(ctx, "gpt", 1, 300.0)
