@@ -81,6 +81,7 @@ GRAVITY: Mapping[str, int] = {
     "gpu_memory": 4,
     "host_memory": 4,
     "data_loader": 4,
+    "data": 4,
     "checkpoint": 4,
     "code": 4,
     "numeric": 4,

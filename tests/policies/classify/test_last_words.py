@@ -11,6 +11,7 @@ from holdfast.policies.classify.boxed import START
 
 GPU = "CUDA error: an illegal memory access was encountered"
 DISK = "OSError: [Errno 28] No space left on device"
+CUT = "ValueError: mmap length is greater than file size"
 SERVICE = "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://tracker"
 PEER = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2033"
 STEP = "step 41/1000 | loss 2.31 | lr 3e-4"
@@ -27,6 +28,7 @@ def cause(*lines: str) -> str:
         ((DISK, GPU), "gpu"),
         ((GPU, DISK), "gpu"),
         ((SERVICE, DISK), "disk_space"),
+        ((CUT, SERVICE), "data"),
         ((DISK, STEP, SERVICE), "service"),
         ((GPU, STEP), ""),
         ((PEER, SERVICE), "service"),
