@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Callable
 
 from prefect import task
 from prefect.artifacts import acreate_markdown_artifact
@@ -122,7 +124,10 @@ async def _retire(machine: Machine) -> bool:
     """
     ctx = context()
     try:
-        await asyncio.to_thread(ctx.driver.retire, machine.name, machine.incarnation)
+        meant = (
+            (machine.name, machine.incarnation) if _takes_incarnations(ctx.driver.retire) else (machine.name,)
+        )
+        await asyncio.to_thread(ctx.driver.retire, *meant)
     except AnewError as error:
         get_run_logger().warning("%s", error)
         return False
@@ -130,6 +135,11 @@ async def _retire(machine: Machine) -> bool:
         get_run_logger().error("%s drains, and is not given back yet: %s", machine.name, error)
         return False
     return ctx.ledger.remove_retired(machine.name, machine.incarnation)
+
+
+def _takes_incarnations(retire: Callable[..., None]) -> bool:
+    """Return whether a driver's ``retire`` does; one of another package may be of a release that knew names only."""
+    return len(inspect.signature(retire).parameters) > 1
 
 
 def _leaves_pool(machine: Machine) -> bool:

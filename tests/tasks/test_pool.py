@@ -163,6 +163,19 @@ async def test_a_surplus_is_retired_newest_first(ctx: Context, driver: FakeDrive
     assert not ctx.ledger.withdraw("m0")
 
 
+async def test_a_driver_of_another_package_may_know_machines_by_name_alone(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written for the release before: its machines are given back all the same."""
+    run_job(ctx, "m0", "m1")
+    add(ctx, "s0", "s1")
+    known: list[str] = []
+    monkeypatch.setattr(driver, "retire", known.append)
+    _, did = await sized()
+    assert known == ["s0"]
+    assert "retired s0" in did
+
+
 async def test_a_machine_that_cannot_be_given_back_keeps_no_pool_empty(
     ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
