@@ -28,6 +28,8 @@ _LONGEST_PAUSE_S = 0.1
 _NONE = -(1 << 62) - 1
 """Less than any hash, and than any negated."""
 
+_SAVED_LATE = 2
+"""Flag of a rank that saved, and whose peers are late."""
 TIMEOUT = timedelta(hours=12)
 """Of an exchange: ranks may be that far apart (one of them evaluates). A rank that died is noticed at once."""
 
@@ -154,8 +156,8 @@ class Group:
         flags = (
             not vote.saved,
             not vote.copied,
-            vote.late,
-            vote.saved,
+            # Lateness matters of saves alone, and ranks of the release before know as many flags as these.
+            _SAVED_LATE if vote.saved and vote.late else vote.saved,
             vote.skipped,
             vote.failed,
             vote.needs_plan,
@@ -171,12 +173,12 @@ class Group:
             work.wait()
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
-        missing, uncopied, late, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
+        missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
         same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(
             common=not missing and all(same) and all(equal),
             copied=not uncopied,
-            late=bool(late),
+            late=saved == _SAVED_LATE,
             same_step=same[0] and same[1],
             mixed=bool(saved and skipped),
             skipped=bool(skipped),
