@@ -12,27 +12,42 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psutil
-
+from holdfast.agent.inspection.mount_helper import type_of
 from holdfast.agent.ranks import proc
 
-_SHARED = ("nfs", "cifs", "smb", "lustre", "ceph", "gpfs", "beegfs", "afs", "fuse", "9p", "virtiofs")
+_SHARED = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "ceph",
+    "gpfs",
+    "beegfs",
+    "afs",
+    "autofs",
+    "fuse",
+    "9p",
+    "virtiofs",
+)
 """Beginnings of types of file systems on which a process of another machine may hold a lock."""
 
 
 def remove(env: Mapping[str, str], since: float) -> list[Path]:
     """Remove the locks made after ``since`` (Unix seconds) that no process holds; return them.
 
-    Left alone are those of other users, and all on a file system that other machines may have.
+    Left alone are those of other users, and all on a file system that other machines may have. Such a one is not even
+    looked at: its server may be away, and the end of an epoch would wait for that.
 
     Args:
         env: environment of the processes that may have left them.
         since: when the first of these began.
     """
     folder = root(env)
+    if _is_shared(os.path.abspath(folder)):
+        return []
     with contextlib.suppress(OSError):
         found = [path for path in (*folder.glob("*/lock"), *folder.glob("*/*/lock")) if _is_ours(path, since)]
-        if found and not _is_shared(folder):
+        if found and not _is_shared(os.path.realpath(folder)):
             held = set(_open_files())
             return [path for path in found if os.path.realpath(path) not in held and _unlink(path)]
     return []
@@ -54,15 +69,8 @@ def _is_ours(path: Path, since: float) -> bool:
     return found.st_uid == os.geteuid() and found.st_mtime >= since
 
 
-def _is_shared(folder: Path) -> bool:
-    real = os.path.realpath(folder)
-    parts = [each for each in psutil.disk_partitions(all=True) if _holds(each.mountpoint, real)]
-    kind = max(parts, key=lambda each: len(each.mountpoint)).fstype if parts else ""
-    return kind.startswith(_SHARED)
-
-
-def _holds(mount: str, path: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
+def _is_shared(path: str) -> bool:
+    return type_of(path).startswith(_SHARED)
 
 
 def _open_files() -> Iterator[str]:

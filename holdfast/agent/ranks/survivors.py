@@ -69,7 +69,7 @@ def worn_out(pid: int) -> str:
         return ""
     if has <= MOST_FILES * most:
         return ""
-    return f"it has {has} of at most {most} files open after many epochs"
+    return f"it has {has} of at most {most} files open; each epoch leaves some"
 
 
 def order(control: str, told: RankOrder) -> None:

@@ -53,18 +53,30 @@ def test_older_locks_and_those_on_shared_file_systems_stay(
     lock.touch()
     os.utime(lock, (1.0, 1.0))
     assert extension_locks.remove(env, 100.0) == []
-    mounts = [("/", "ext4"), (str(lock.parents[1]), "nfs4")]
-
-    class Mount:
-        def __init__(self, mountpoint: str, fstype: str) -> None:
-            self.mountpoint, self.fstype = mountpoint, fstype
-
-    monkeypatch.setattr(
-        extension_locks.psutil, "disk_partitions", lambda **_: [Mount(*each) for each in mounts]
-    )
+    kinds = {str(lock.parents[1]): "nfs4"}
+    monkeypatch.setattr(extension_locks, "type_of", lambda path: kinds.get(path, "ext4"))
     assert extension_locks.remove(env, 0.0) == []
-    mounts.pop()
+    kinds.clear()
     assert extension_locks.remove(env, 0.0) == [lock]
+
+
+def test_a_shared_file_system_is_not_looked_at(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server may be away: whoever looks would wait for it. Where a link leads is found out with the first lock."""
+
+    def stuck(*_: object) -> list[Path]:
+        raise AssertionError("it was looked at")
+
+    shared = lock.parents[1]
+    monkeypatch.setattr(
+        extension_locks, "type_of", lambda path: "nfs4" if path.startswith(str(shared)) else "ext4"
+    )
+    lock.touch()
+    link = shared.with_name("linked")
+    link.symlink_to(shared)
+    assert extension_locks.remove({"TORCH_EXTENSIONS_DIR": str(link)}, 0.0) == []
+    assert lock.exists()
+    monkeypatch.setattr(Path, "glob", stuck)
+    assert extension_locks.remove({"TORCH_EXTENSIONS_DIR": str(shared)}, 0.0) == []
 
 
 @pytest.mark.parametrize(
