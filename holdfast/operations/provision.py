@@ -86,4 +86,5 @@ async def _give_up(ctx: Context) -> None:
         except HoldfastError as error:
             _log.error("%s drains, and is not given back yet: %s", machine.name, error)
         else:
-            ctx.ledger.remove_machine(machine.name)
+            # Not whatever has the name by now: this process may have slept, and an engine gives names again.
+            ctx.ledger.remove_retired(machine.name, machine.incarnation)

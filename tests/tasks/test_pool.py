@@ -138,6 +138,23 @@ async def test_a_machine_that_died_before_it_registered_is_replaced(ctx: Context
     assert await provision.provision_shortfall(ctx) == []
 
 
+async def test_a_machine_that_got_the_name_of_a_dead_one_stays(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This run may sleep while another one gives the machine back, and the engine gives its name again."""
+    ctx.ledger.set_pool(1, "test")
+    assert await provision.provision_shortfall(ctx) == ["m-new-1-0"]
+
+    def slept(machine: str, _incarnation: str = "") -> None:
+        ctx.ledger.remove_machine(machine)
+        add(ctx, machine)
+
+    monkeypatch.setattr(driver, "retire", slept)
+    driver.dead = ["m-new-1-0"]
+    assert await provision.provision_shortfall(ctx) == []
+    assert ctx.ledger.machine("m-new-1-0").state is MachineState.STANDBY
+
+
 async def test_a_job_that_waits_does_not_wait_for_a_dead_machine(ctx: Context, driver: FakeDriver) -> None:
     """Another one is asked for at once; while that is on its way, no third one is."""
     await provision.provision_for_now(ctx, "")
