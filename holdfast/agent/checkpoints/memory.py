@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import shutil
 from collections.abc import Collection
@@ -44,8 +45,9 @@ class Memory:
         for each in (*self._roots, self._disk):
             shutil.rmtree(each / "transfers", ignore_errors=True)
         # Nor does one of the next agent finish what it was copying; the rank may be another machine's by now.
-        for part in self._disk.glob(f"{_FOLDERS[Tier.DISK]}/*/*.part"):
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a disk that failed: ranks of this machine may run without it
+            for part in self._disk.glob(f"{_FOLDERS[Tier.DISK]}/*/*.part"):
+                part.unlink(missing_ok=True)
 
     @property
     def transfers(self) -> Path:

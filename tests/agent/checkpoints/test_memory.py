@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,22 @@ def test_what_a_killed_agent_was_copying_to_the_disk_is_removed(tmp_path: Path) 
     again = Memory("m0", tmp_path / "shm", tmp_path / "ckpt")
     assert not left.exists()
     assert [shard.step for shard in again.shards()] == [3]
+
+
+def test_an_agent_starts_beside_a_disk_that_became_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it cannot remove stays: the agent is there to report the disk."""
+    left = Memory("m0", tmp_path / "shm", tmp_path / "ckpt").disk("toy") / "0.part"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"half of it")
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert Memory("m0", tmp_path / "shm", tmp_path / "ckpt").shards() == ()
+    assert left.exists()
 
 
 def test_of_two_with_the_same_step_the_newer_epoch_counts(memory: Memory) -> None:
