@@ -347,6 +347,10 @@ def find_class(name: tuple[str, str], expected: Callable[[Any], bool], what: str
     return found
 
 
+_ALIAS = "__orig_class__"
+"""What typing notes in an object of a generic class that was made as ``Kind[int](...)``: no state of it."""
+
+
 def _fields(value: Any) -> list[str]:
     return [each.name for each in dataclasses.fields(value)]
 
@@ -365,7 +369,9 @@ def _data_down(value: Any, down: Down) -> Any:
     more = [
         (name, down(each, name))
         for name, each in getattr(value, "__dict__", {}).items()
-        if name not in names and not isinstance(getattr(kind, name, None), functools.cached_property)
+        if name not in names
+        and name != _ALIAS
+        and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]
     return (class_name(kind), told, more) if more else (class_name(kind), told)
 

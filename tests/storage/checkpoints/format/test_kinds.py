@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,13 @@ from tests.session.kinds.values import Begun, Holder
 
 pytestmark = pytest.mark.torch
 
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Boxed(Generic[T]):
+    held: T
+
 
 def _node(value: Any) -> Any:
     return Encoder(lambda path, tensor: None).part("extra", value)
@@ -31,6 +39,15 @@ def test_what_a_dataclass_computes_once_is_computed_again() -> None:
     again = decode(_node({"it": value}), {})["it"]
     assert "lock" not in vars(again)
     assert again.generator.random() == value.generator.random()
+
+
+def test_a_generic_dataclass_is_saved_however_it_was_made() -> None:
+    """What typing notes in one that was made by an alias could not be saved, and is no state."""
+    value = Boxed[int](3)
+    assert "__orig_class__" in vars(value)
+    again = decode(_node({"it": value}), {})["it"]
+    assert again == value
+    assert vars(again) == {"held": 3}
 
 
 def test_what_numpy_cannot_write_is_refused_by_its_path() -> None:
