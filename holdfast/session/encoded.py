@@ -47,7 +47,7 @@ class Placing:
     alone: bool = True
     """Whether there is no other rank to share anything with."""
     loose: set[str] = field(default_factory=set)
-    """Names of tensors that changed their shape or type once: from then on they lie in the tree."""
+    """Names of tensors that changed their shape or type, or overlapped, once: from then on they lie in the tree."""
     shared: set[str] = field(default_factory=set)
     """Names of large tensors that were found equal on all ranks: saved once."""
     candidates: dict[str, Tensor] = field(default_factory=dict)

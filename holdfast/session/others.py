@@ -51,9 +51,12 @@ class OtherPart:
         encoder, nodes = self._written(state, placing, views)
         if together := views.overlapping():
             # One memory for several tensors: none of them is an item of its own, nor one that ranks may share.
+            large = set(placing.candidates)
             placing.candidates.clear()
             placing.candidates.update(before)
             encoder, nodes = self._written(state, placing, Views(together))
+            # Nor at later saves, where windows may lie apart: items that come and go need a new plan each time.
+            placing.loose |= large - placing.candidates.keys()
         # Names that come and go would need a new plan each time; the tree has the values anyway.
         names, self._names = self._names, set(encoder.stock.values)
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)

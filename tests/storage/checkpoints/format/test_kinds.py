@@ -83,6 +83,22 @@ def test_windows_of_much_memory_go_on_overlapping() -> None:
     assert int(tokens[51]) == 51
 
 
+def test_windows_that_overlapped_once_are_no_items_any_more() -> None:
+    """Some windows move: with items that come and go, ranks would make a new plan at each call, and save at none."""
+    tokens = torch.arange(80_000)
+    starts = [(0, 40_000), (0, 20_000), (0, 40_000)]
+    holder = Holder(lambda step: [tokens[start : start + 30_000] for start in starts[step]])
+    placing, part = Placing(), OtherPart("extra", Part(holder))
+    assert part.encode(placing).items.keys() == {"extra.value.0", "extra.value.1"}
+    for step in (1, 2):
+        holder.advance(step)
+        placing.candidates.clear()
+        saved = part.encode(placing)
+        assert not saved.items
+        again = decode(saved.nodes["extra"], {})["value"]
+        assert all(torch.equal(*each) for each in zip(holder.value, again, strict=True))
+
+
 def test_columns_of_a_large_matrix_do_not_take_it_along() -> None:
     """They lie among each other, and have no element in common."""
     matrix = torch.arange(1_000_000).view(-1, 1000)
