@@ -46,15 +46,17 @@ class Alerts(Connection):
     def forget_alerts(self, before: float, most: int = 2000) -> int:
         """Forget the oldest alerts recorded before a time (Unix seconds) that led to no incident; return how many.
 
-        At most so many in one transaction: others wait for it.
+        At most so many in one transaction: others wait for it. They are looked for before it: most of what is read
+        stays.
         """
         old = (AlertRow.recorded_at < before) & AlertRow.incident_id.is_(None)
         chosen = select(AlertRow.id).where(old).order_by(AlertRow.id).limit(most)
-        with self._write() as session:
+        with self._read() as session:
             ids = session.scalars(chosen).all()
-            if ids:
+        if ids:
+            with self._write() as session:
                 session.execute(delete(AlertRow).where(AlertRow.incident_id.is_(None), AlertRow.id.in_(ids)))
-            return len(ids)
+        return len(ids)
 
     def alerts(self, incident_id: str | None = None, limit: int = 200) -> list[RecordedAlert]:
         """Return the newest ``limit`` alerts, newest first; of one incident if given."""
