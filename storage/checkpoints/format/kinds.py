@@ -348,7 +348,7 @@ def find_class(name: tuple[str, str], expected: Callable[[Any], bool], what: str
 
 
 _ALIAS = "__orig_class__"
-"""What typing notes in an object of a generic class that was made as ``Kind[int](...)``: no state of it."""
+"""Note of typing in an object of a generic class that was made as ``Kind[int](...)``: no state of it."""
 
 
 def _fields(value: Any) -> list[str]:
