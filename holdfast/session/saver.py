@@ -40,6 +40,9 @@ APART_S = 2.0
 PATIENCE_SHARE = 0.01
 PLAN_PATIENCE_S = 600.0
 """Longest wait of a rank for all exchanges before a plan is made."""
+HELD_S = 5.0
+"""The save of a step that ranks are held at waits at most this for the one before it: they would wait anyway, and go on
+from an older step without it."""
 LAST_S = 60.0
 """The last save of a job waits at most this for the one before it, and for itself."""
 LAST_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
@@ -228,7 +231,7 @@ class Saver:
     def _settled(self, step: int, step_s: float) -> bool:
         """Return whether the last save is over; wait a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
-            return self.flush(self._boundary.longest_s)
+            return self.flush(HELD_S)
         if not self._background.busy:
             self._patient = True
             return True

@@ -24,7 +24,7 @@ from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
-from holdfast.session.saver import Saver
+from holdfast.session.saver import HELD_S, Saver
 from holdfast.session.share import Share, share_of
 from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.load.safe_load import script_allows
@@ -210,7 +210,7 @@ class Session:
         if context.replay_steps is None and (self._due(context, step) or last):
             if self._boundary.must_hold(step):
                 # The state of the boundary itself is wanted: its save is not left out for one that is under way.
-                self._saver.flush(self._boundary.longest_s)
+                self._saver.flush(HELD_S)
             everything, began = overlap == "all", time.perf_counter()
             save = self._saver.save_last if last else self._saver.save
             save(
@@ -311,7 +311,7 @@ class Session:
         if context.replay_steps is not None and self._step >= self._start + context.replay_steps:
             self._end_replay(ok=True)
         if self._boundary.must_hold(self._step):
-            self._saver.flush(self._boundary.longest_s)
+            self._saver.flush(HELD_S)
         self._boundary.hold(self._step)
 
     def _wait_at_restore(self) -> None:
