@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable
 
 from prefect import task
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import AnewError, HoldfastError, SettingsError
+from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations.pool_plans import plans, pooled
-from holdfast.operations.provision import provision_shortfall
+from holdfast.operations.provision import give_back, provision_shortfall
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import machine_groups
 from holdfast.policies.pool.spare_pool import Plan
@@ -72,14 +70,14 @@ async def estimate(sizing: Sizing) -> Estimate:
 @task(task_run_name="resize the pool to {found.target}")
 async def resize(found: Estimate) -> str:
     """Set the pool's target; provision the shortfall or retire standbys beyond it. Return what was done."""
-    ctx = context()
+    ctx, log = context(), get_run_logger()
     ctx.ledger.set_pool(
         found.target,
         "; ".join(f"{_named(plan.group)}{plan.reasons[0]}" for plan in found.plans),
         {plan.group: plan.target for plan in found.plans} if ctx.policy.spare_pool.groups else {},
     )
     unfinished = [known for known in ctx.ledger.machines(state=MachineState.DRAINING) if _leaves_pool(known)]
-    retired = [machine.name for machine in unfinished if await _retire(machine)]
+    retired = [machine.name for machine in unfinished if await give_back(ctx, machine, log)]
     names = await provision_shortfall(ctx)
     for plan in found.plans:
         mine = [
@@ -92,9 +90,9 @@ async def resize(found: Estimate) -> str:
         newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
         # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
         withdrawn = [known for known in newest if ctx.ledger.withdraw(known.name)]
-        retired += [known.name for known in withdrawn if await _retire(known)]
+        retired += [known.name for known in withdrawn if await give_back(ctx, known, log)]
     did = f"provisioned {join_names(names)}; retired {join_names(retired)}"
-    get_run_logger().info("%s", did)
+    log.info("%s", did)
     return did
 
 
@@ -111,35 +109,6 @@ async def publish(found: Estimate, did: str) -> None:
             f"Standing by before: {found.standing_by}. {did}.",
         ),
     )
-
-
-async def _retire(machine: Machine) -> bool:
-    """Give a withdrawn standby back to the engine; return whether it is gone.
-
-    This process may sleep on the way while another run does it, and the name comes back for a machine that trains: the
-    engine and the ledger look at the incarnation.
-
-    Killed half way it is found again: it drains without a job. So is one that its engine does not let go: the pool is
-    filled all the same.
-    """
-    ctx = context()
-    try:
-        meant = (
-            (machine.name, machine.incarnation) if _takes_incarnations(ctx.driver.retire) else (machine.name,)
-        )
-        await asyncio.to_thread(ctx.driver.retire, *meant)
-    except AnewError as error:
-        get_run_logger().warning("%s", error)
-        return False
-    except HoldfastError as error:
-        get_run_logger().error("%s drains, and is not given back yet: %s", machine.name, error)
-        return False
-    return ctx.ledger.remove_retired(machine.name, machine.incarnation)
-
-
-def _takes_incarnations(retire: Callable[..., None]) -> bool:
-    """Return whether a driver's ``retire`` does; one of another package may be of a release that knew names only."""
-    return len(inspect.signature(retire).parameters) > 1
 
 
 def _leaves_pool(machine: Machine) -> bool:

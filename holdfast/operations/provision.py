@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import AnewError, HoldfastError
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
@@ -14,6 +15,9 @@ from holdfast.operations.context import Context
 from holdfast.policies.pool.machine_groups import group_of
 
 _log = logging.getLogger(__name__)
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+"""A task's lines belong to its run."""
 
 
 async def provision_for_now(ctx: Context, group: str) -> None:
@@ -81,10 +85,31 @@ async def _give_up(ctx: Context) -> None:
         if not ctx.ledger.withdraw_unregistered(machine.name):
             continue
         _log.warning("machine %s died before it registered: it is given back", machine.name)
-        try:
-            await asyncio.to_thread(ctx.driver.retire, machine.name)
-        except HoldfastError as error:
-            _log.error("%s drains, and is not given back yet: %s", machine.name, error)
-        else:
-            # Not whatever has the name by now: this process may have slept, and an engine gives names again.
-            ctx.ledger.remove_retired(machine.name, machine.incarnation)
+        await give_back(ctx, machine, _log)
+
+
+async def give_back(ctx: Context, machine: Machine, log: Log) -> bool:
+    """Give a machine that was withdrawn from the pool back to the engine; return whether it is gone.
+
+    This process may sleep on the way while another run does it, and the name comes back for a machine that trains: the
+    engine and the ledger look at the incarnation.
+
+    Killed half way it is found again: it drains without a job. So is one that its engine does not let go: the pool is
+    filled all the same.
+    """
+    retire = ctx.driver.retire
+    try:
+        meant = (machine.name, machine.incarnation) if _takes_incarnations(retire) else (machine.name,)
+        await asyncio.to_thread(retire, *meant)
+    except AnewError as error:
+        log.warning("%s", error)
+        return False
+    except HoldfastError as error:
+        log.error("%s drains, and is not given back yet: %s", machine.name, error)
+        return False
+    return ctx.ledger.remove_retired(machine.name, machine.incarnation)
+
+
+def _takes_incarnations(retire: Callable[..., None]) -> bool:
+    """Return whether a driver's ``retire`` does; one of another package may be of a release that knew names only."""
+    return len(inspect.signature(retire).parameters) > 1

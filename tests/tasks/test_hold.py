@@ -7,33 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
 from holdfast.models.alert import Classification, IncidentClass
-from holdfast.models.job import JobSpec, JobState
+from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold
 from holdfast.operations.context import Context
-from holdfast.settings import Settings
 from holdfast.tasks import pause
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
-from tests.storage.ledger.samples import register
-
-JOB = "gpt"
+from tests.tasks.two_machines import JOB, running_job
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
     """A job of two machines with a rank each."""
-    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1_000.0))
-    ctx.ledger.create()
-    for name in ("m0", "m1"):
-        register(ctx.ledger, name)
-    ctx.ledger.add_job(JobSpec(name=JOB, script="t.py", machines=2, ranks_per_machine=1), "v1")
-    ctx.ledger.set_job(JOB, machines=("m0", "m1"), state=JobState.RUNNING)
-    ctx.ledger.next_epoch(JOB)
+    ctx = running_job(tmp_path)
     use(ctx)
     yield ctx
     use(None)

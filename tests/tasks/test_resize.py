@@ -10,7 +10,7 @@ from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
 from holdfast.errors import LimitError, RefusedError
-from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.job import Elastic, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.operations.context import Context
@@ -19,8 +19,7 @@ from holdfast.tasks import detect, limits, resize
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 from tests.storage.ledger.samples import register
-
-JOB = "gpt"
+from tests.tasks.two_machines import JOB, case_of
 
 
 @pytest.fixture
@@ -40,15 +39,7 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 
 def asked_for(ctx: Context, machines: int) -> RecoveryContext:
     alert = Alert(kind=AlertKind.MANUAL, job=JOB, at=1_000.0, evidence={"machines": machines})
-    found = Classification(incident_class=IncidentClass.SCALE_JOB, confidence=1.0, reasons=("x",))
-    incident = ctx.ledger.open_incident(JOB, found, 1, [alert], 1_000.0)
-    return RecoveryContext(
-        incident_id=incident.id,
-        attempt=1,
-        job=JOB,
-        incident_class=incident.incident_class,
-        broken_epoch=1,
-    ).within(ctx)
+    return case_of(ctx, IncidentClass.SCALE_JOB, alert)
 
 
 async def test_a_job_goes_back_to_the_machines_that_it_had(ctx: Context) -> None:

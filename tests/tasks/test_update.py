@@ -8,20 +8,16 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from holdfast.clock import FakeClock
 from holdfast.errors import HoldfastError, SilentError, UnavailableError
 from holdfast.models.agent import PrepareCode
-from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.models.job import JobSpec, JobState
+from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.settings import Settings
 from holdfast.tasks import rollback
 from holdfast.tasks.recovery_context import RecoveryContext
-from tests.storage.ledger.samples import register
+from tests.tasks.two_machines import JOB, case_of, running_job
 
-JOB = "gpt"
 AWAY = UnavailableError("the store does not answer")
 
 
@@ -56,13 +52,7 @@ class Agents:
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
     """A job of two machines."""
-    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1_000.0))
-    ctx.ledger.create()
-    for name in ("m0", "m1"):
-        register(ctx.ledger, name)
-    ctx.ledger.add_job(JobSpec(name=JOB, script="t.py", machines=2, ranks_per_machine=1), "v1")
-    ctx.ledger.set_job(JOB, machines=("m0", "m1"), state=JobState.RUNNING)
-    ctx.ledger.next_epoch(JOB)
+    ctx = running_job(tmp_path)
     with disable_run_logger():
         yield ctx
 
@@ -70,15 +60,7 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 def update(ctx: Context, *more: Alert) -> RecoveryContext:
     """The case of an update to v2."""
     asked = Alert(kind=AlertKind.CODE_UPDATE, job=JOB, epoch=1, at=1_000.0, evidence={"version": "v2"})
-    found = Classification(incident_class=IncidentClass.CODE_UPDATE, confidence=1.0, reasons=("x",))
-    incident = ctx.ledger.open_incident(JOB, found, 1, [asked, *more], 1_000.0)
-    return RecoveryContext(
-        incident_id=incident.id,
-        attempt=1,
-        job=JOB,
-        incident_class=incident.incident_class,
-        broken_epoch=1,
-    ).within(ctx)
+    return case_of(ctx, IncidentClass.CODE_UPDATE, asked, *more)
 
 
 async def why(

@@ -276,26 +276,30 @@ async def test_an_alert_that_was_resolved_before_the_gateway_was_restarted_answe
     assert [each.machine for each in kit.ledger.alerts(incident.id) if not each.firing] == ["m1"]
 
 
+def waits_while_it_trains(kit: Kit, incident: Incident, missing: Missing, for_s: float) -> None:
+    """Close an incident that waits so long; its job was not stopped."""
+    now = kit.clock.now()
+    wait = Wait(
+        incident_id=incident.id,
+        job=JOB,
+        missing=missing,
+        why="it is not there",
+        since=now,
+        next_at=now + for_s,
+        runs_on=True,
+    )
+    kit.ledger.put_wait(wait)
+    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
+
+
 async def test_a_job_that_runs_on_is_not_worked_on_again_until_then(kit: Kit) -> None:
     """Further signals of the same class are held back; others are not."""
     await kit.running_job()
     await kit.alert(kind="throughput_decline", epoch=1)
     (incident,) = kit.incidents()
     assert incident.incident_class is IncidentClass.FAIL_SLOW
-    now = kit.clock.now()
-    kit.ledger.put_wait(
-        Wait(
-            incident_id=incident.id,
-            job=JOB,
-            missing=Missing.STANDBY,
-            why="no standby",
-            since=now,
-            next_at=now + 60,
-            runs_on=True,
-        )
-    )
+    waits_while_it_trains(kit, incident, Missing.STANDBY, 60)
     kit.ledger.set_machine("m2", state=MachineState.CORDONED)
-    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
     await kit.look_again(5)
     again = await kit.alert(kind="throughput_decline", epoch=1, fingerprint="later")
     assert again["outcome"] == "ignored"
@@ -312,18 +316,7 @@ async def test_another_machine_that_is_slow_is_not_held_back(kit: Kit, machine: 
     signal: dict[str, Any] = {"kind": "straggler", "epoch": 1, "evidence": {"value": 2.0, "median": 1.0}}
     await kit.alert(**signal, machine="m0", rank=0)
     (incident,) = kit.incidents()
-    now = kit.clock.now()
-    wait = Wait(
-        incident_id=incident.id,
-        job=JOB,
-        missing=Missing.APPROVAL,
-        why="no answer",
-        since=now,
-        next_at=now + 3600,
-        runs_on=True,
-    )
-    kit.ledger.put_wait(wait)
-    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
+    waits_while_it_trains(kit, incident, Missing.APPROVAL, 3600)
     await kit.look_again(5)
     again = await kit.alert(**signal, machine=machine, rank=int(machine[1]), fingerprint="later")
     assert again["outcome"] == outcome
