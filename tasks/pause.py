@@ -14,11 +14,17 @@ from holdfast.errors import (
     UnavailableError,
     UnknownError,
 )
+from holdfast.models.job import Job
 from holdfast.models.missing import Missing
+from holdfast.operations import fleet
 from holdfast.operations import pause as stopping
-from holdfast.operations.hold import hold_ranks
+from holdfast.operations.hold import hold_ranks, hold_saved, ranks_with
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
+
+SAVED_S = 1.0
+"""Longest wait for the shards of a boundary's step, once all ranks wait there."""
+LOOK_S = 0.02
 
 
 @task(task_run_name="pause {case.job}")
@@ -68,12 +74,32 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
     if case.stands:
         return
 
+    job = case.job_now()
+
+    async def saved(step: int) -> int | None:
+        return step if await _saved_by_all(case, job, step) else None
+
     async def act() -> dict[str, Any]:
         try:
-            step = await hold_ranks(case.ctx, case.job_now(), 0)
+            # Where not every step is saved, the next one that is may be far away.
+            every_step = job.spec.checkpoint.memory_every_steps == 1
+            step = await (hold_saved(case.ctx, job, saved) if every_step else hold_ranks(case.ctx, job, 0))
         except (RefusedError, UnavailableError, UnknownError) as refused:
             # It still may be stopped: every step is in memory already. Unknown: an agent that restarted has no ranks.
             return {"held": False, "why": str(refused)}
         return {"held": True, "step": step}
 
     await case.once("hold", case.life, {}, act)
+
+
+async def _saved_by_all(case: RecoveryContext, job: Job, step: int) -> bool:
+    """Wait, bounded, until the machines have every rank's shard of ``step``; return whether they have."""
+    ctx, everyone = case.ctx, set(range(job.spec.world_size))
+    machines, until = ctx.ledger.machines_named(job.machines), ctx.clock.monotonic() + SAVED_S
+    while True:
+        states = fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
+        if ranks_with(states.values(), job, step) >= everyone:
+            return True
+        if ctx.clock.monotonic() >= until:
+            return False
+        await ctx.clock.sleep(LOOK_S)

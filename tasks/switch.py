@@ -78,7 +78,7 @@ async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, 
         # One that was stopped meanwhile stays so, and one that has ended its work too.
         case.ledger.set_job(case.job, state=JobState.RECOVERING, unless=JobState.STOPPED)
         try:
-            held = await move.hold_saved(ctx, job, asked.machine, standby)
+            held = await move.hold_for_move(ctx, job, asked.machine, standby)
         except HoldfastError as error:
             if case.job_now().state is JobState.RECOVERING:
                 case.ledger.set_job(case.job, state=JobState.RUNNING, unless=JobState.STOPPED)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from holdfast.errors import HoldfastError, RefusedError
-from holdfast.models.agent import Hold, RankPhase, RankState
+from holdfast.models.agent import AgentState, Hold, RankPhase, RankState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
@@ -21,6 +22,10 @@ LOOK_S = 0.02
 LONGEST_LOOK_S = 1.0
 HOLD_AHEAD = 2
 """Steps from the furthest rank to the boundary that all are held at; doubled each time that one passed it before."""
+_BOUNDARIES = 3
+"""Boundaries at which the ranks are held until the step of one is saved by all."""
+
+T = TypeVar("T")
 
 
 async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
@@ -87,6 +92,52 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
         await asyncio.sleep(_pause_s(ranks, at_step))
     await _tell_hold(ctx, job, machines, None)
     raise RefusedError(f"job {job.name} did not reach step {at_step} in {limit_s:.0f} s; it goes on")
+
+
+async def hold_saved(
+    ctx: Context, job: Job, saved: Callable[[int], Awaitable[T | None]], *, every: int = 1
+) -> T:
+    """Hold all ranks at one boundary whose very step is saved by all. When that cannot be, they go on.
+
+    On a busy host a rank may have left out the save of that step, since it heard of the boundary late: then the next
+    one is tried, of which all hear before they leave this one.
+
+    Args:
+        ctx: of the playbook.
+        job: that is held.
+        saved: waits, bounded, until all have saved the step; None: some have not.
+        every: boundaries are multiples of it.
+
+    Returns:
+        what ``saved`` returned.
+
+    Raises:
+        RefusedError: they did not come to one boundary, or its step is not saved by all.
+        UnavailableError: a machine does not answer.
+    """
+    try:
+        step: int | None = 0
+        for _ in range(_BOUNDARIES):
+            step = await hold_ranks(ctx, job, step and step + every, every=every)
+            assert step is not None
+            if (found := await saved(step)) is not None:
+                return found
+    except HoldfastError:
+        with contextlib.suppress(HoldfastError):
+            await hold_ranks(ctx, job, None)
+        raise
+    await hold_ranks(ctx, job, None)
+    raise RefusedError(f"step {step}, at which the job was held, is not saved by all ranks")
+
+
+def ranks_with(states: Iterable[AgentState], job: Job, step: int) -> set[int]:
+    """Return the ranks whose shard of ``step``, saved by the present epoch, is among ``states``."""
+    return {
+        shard.rank
+        for state in states
+        for shard in state.shards
+        if (shard.job, shard.epoch, shard.step) == (job.name, job.epoch, step)
+    }
 
 
 async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Iterable
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import HoldfastError, RefusedError, UnavailableError
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.models.agent import AgentState, Ahead, Mirror, OpenRendezvous, Rendezvous, Waiting, store_ahead
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import FirstTier, RestorePlan
@@ -14,13 +13,11 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.operations.hold import hold_ranks
+from holdfast.operations.hold import hold_saved, ranks_with
 from holdfast.operations.launch import start_orders
 
 LOOK_S = 0.1
 _LONGEST_HOLD_S = 10.0
-_BOUNDARIES = 3
-"""Boundaries at which the ranks are held until the step of one is saved by all."""
 KEEP_S = 60.0
 """Ranks that were started ahead, and copies, are given up so long after the last look at them."""
 _NOTHING_YET = RestorePlan(step=0, tier=None, reasons=("not known before the switch",))
@@ -135,28 +132,13 @@ class Held(Frozen):
     """How long a step takes, about."""
 
 
-async def hold_saved(ctx: Context, job: Job, leaves: str, joins: str) -> Held:
-    """Hold all ranks at one boundary whose very step is saved by all. When that cannot be, they go on.
+async def hold_for_move(ctx: Context, job: Job, leaves: str, joins: str) -> Held:
+    """Hold all ranks at one boundary whose very step is saved by all, and mirrored; as :func:`hold_saved`."""
 
-    On a busy host a rank may have left out the save of that step, or hears of the boundary late: then a later one is
-    tried.
+    async def saved(step: int) -> Held | None:
+        return await _wait_saved(ctx, job, leaves, joins, step)
 
-    Raises:
-        RefusedError: they did not come to one boundary, or its step is not saved by all.
-        UnavailableError: a machine does not answer.
-    """
-    try:
-        for _ in range(_BOUNDARIES):
-            step = await hold_ranks(ctx, job, 0, every=job.spec.checkpoint.memory_every_steps)
-            assert step is not None
-            if (held := await _wait_saved(ctx, job, leaves, joins, step)) is not None:
-                return held
-    except HoldfastError:
-        with contextlib.suppress(HoldfastError):
-            await hold_ranks(ctx, job, None)
-        raise
-    await hold_ranks(ctx, job, None)
-    raise RefusedError(f"step {step}, at which the job was held, is not saved by all ranks")
+    return await hold_saved(ctx, job, saved, every=job.spec.checkpoint.memory_every_steps)
 
 
 async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> Held | None:
@@ -168,9 +150,9 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
         answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
         joining = answers.pop(joins)
         states = fleet.all_or_raise(answers)
-        saved = _ranks_with(states.values(), job, step)
+        saved = ranks_with(states.values(), job, step)
         copied = (
-            isinstance(joining, AgentState) and bool(moving) and moving <= _ranks_with([joining], job, step)
+            isinstance(joining, AgentState) and bool(moving) and moving <= ranks_with([joining], job, step)
         )
         over = ctx.clock.monotonic() >= until or not moving or isinstance(joining, HoldfastError)
         if saved >= everyone and (copied or over):
@@ -178,16 +160,6 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
         if ctx.clock.monotonic() >= until:
             return None
         await ctx.clock.sleep(0.01)
-
-
-def _ranks_with(states: Iterable[AgentState], job: Job, step: int) -> set[int]:
-    """Return the ranks whose shard of ``step``, saved by the present epoch, is among ``states``."""
-    return {
-        shard.rank
-        for state in states
-        for shard in state.shards
-        if (shard.job, shard.epoch, shard.step) == (job.name, job.epoch, step)
-    }
 
 
 def _held(step: int, copied: bool, states: Iterable[AgentState], job: Job, now: float) -> Held:

@@ -9,15 +9,15 @@ import pytest
 
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
-from holdfast.models.alert import Classification, IncidentClass
+from holdfast.models.alert import IncidentClass
+from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold
 from holdfast.operations.context import Context
 from holdfast.tasks import pause
 from holdfast.tasks.context import use
-from holdfast.tasks.recovery_context import RecoveryContext
-from tests.tasks.two_machines import JOB, running_job
+from tests.tasks.two_machines import JOB, case_of, running_job
 
 
 @pytest.fixture
@@ -41,6 +41,8 @@ class Ranks:
         self.steps = {"m0": 10, "m1": 10}
         self.hold_at: dict[str, int | None] = {"m0": None, "m1": None}
         self.orders: list[int | None] = []
+        self.left_out = set[int]()
+        """Steps that m1 does not save."""
         self._pace = pace
         monkeypatch.setattr(fleet, "ask", self.ask)
 
@@ -62,8 +64,7 @@ class Ranks:
         self.orders.append(order.at_step)
         self.hold_at[self._asked] = order.at_step
 
-    async def state(self, *, shards: bool) -> AgentState:
-        assert not shards
+    async def state(self, *, shards: bool = True) -> AgentState:
         self._step()
         number = int(self._asked[1:])
         step = self.steps[self._asked]
@@ -71,7 +72,19 @@ class Ranks:
             rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=self._held(self._asked)
         )
         run = JobOnMachine(job=JOB, epoch=1, ranks=(rank,))
-        return AgentState(machine=self._asked, incarnation="boot-1", jobs=(run,))
+        saved = [each for each in range(1, step + 1) if number == 0 or each not in self.left_out]
+        shard = Shard(
+            job=JOB,
+            rank=number,
+            step=saved[-1],
+            epoch=1,
+            machine=self._asked,
+            tier=Tier.MEMORY,
+            nbytes=1,
+            digest="",
+        )
+        held = (shard,) if shards else ()
+        return AgentState(machine=self._asked, incarnation="boot-1", jobs=(run,), shards=held)
 
     def _held(self, name: str) -> bool:
         at = self.hold_at[name]
@@ -104,6 +117,33 @@ async def test_ranks_that_passed_it_are_led_to_a_later_one(
     assert held == ranks.steps["m0"] == ranks.steps["m1"]
     assert held > (ranks.orders[0] or 0)
     assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It heard of the boundary after its call: what comes back is the step that all saved."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    ranks.left_out = {14}
+    case = case_of(ctx, IncidentClass.CODE_UPDATE)
+    await pause.hold_at_boundary.fn(case)
+    (held,) = ctx.ledger.actions(case.incident_id)
+    assert held.result == {"held": True, "step": 15}
+    assert {each for each in ranks.orders if each} == {14, 15}
+    assert ranks.steps == {"m0": 15, "m1": 15}
+
+
+async def test_ranks_that_save_no_boundary_go_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that saves now and then: it is stopped where it is."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    ranks.left_out = set(range(2, 100))
+    case = case_of(ctx, IncidentClass.CODE_UPDATE)
+    await pause.hold_at_boundary.fn(case)
+    (held,) = ctx.ledger.actions(case.incident_id)
+    assert held.result is not None
+    assert not held.result["held"]
+    assert held.result["why"] == "step 16, at which the job was held, is not saved by all ranks"
+    assert ranks.hold_at == {"m0": None, "m1": None}
 
 
 async def test_a_boundary_that_is_never_reached_is_let_go(
@@ -195,16 +235,8 @@ async def test_an_agent_without_ranks_of_the_job_is_no_obstacle_to_stopping_it(
     async def unknown(*_: object) -> None:
         raise UnknownError("no ranks of job 'gpt' on this machine")
 
-    monkeypatch.setattr(pause, "hold_ranks", unknown)
-    found = Classification(incident_class=IncidentClass.SCALE_JOB, confidence=1.0, reasons=("x",))
-    incident = ctx.ledger.open_incident(JOB, found, 1, [], 1_000.0)
-    case = RecoveryContext(
-        incident_id=incident.id,
-        attempt=1,
-        job=JOB,
-        incident_class=incident.incident_class,
-        broken_epoch=1,
-    ).within(ctx)
+    monkeypatch.setattr(pause, "hold_saved", unknown)
+    case = case_of(ctx, IncidentClass.SCALE_JOB)
     await pause.hold_at_boundary.fn(case)
     assert [(each.result or {}).get("held") for each in case.done("hold")] == [False]
 
