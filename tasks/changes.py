@@ -11,9 +11,10 @@ from prefect.logging import get_run_logger
 from holdfast.errors import HoldfastError
 from holdfast.models.alert import Rung
 from holdfast.policies.classify.signature import Signature
-from holdfast.policies.escalate import changes, code, evidence
-from holdfast.tasks import history
+from holdfast.policies.escalate import changes, evidence
+from holdfast.tasks import falls, history
 from holdfast.tasks.recovery_context import RecoveryContext
+from holdfast.tasks.rollback import last_good
 
 _LONGEST_S = 10.0
 """Seconds that a recovery waits for two archives."""
@@ -30,13 +31,16 @@ def due(case: RecoveryContext, failed: Signature, facts: evidence.Facts) -> str:
         return ""
     if evidence.for_code(facts, policy.code_suspect_s):
         return ""
-    return code.last_good(case.ctx.ledger.versions(case.job), job.code_version) or ""
+    return last_good(case, job.code_version) or ""
 
 
 @task(task_run_name="compare the code of {case.job} with the version before")
 async def compare_code(case: RecoveryContext) -> None:
     """Write down whether the traceback ends in a line that the running version changed, where that matters."""
-    facts = history.facts(case.ctx, case.incident, state_suspected=False)
+    fell = falls.of(case)
+    facts = history.facts(
+        case.ctx, case.incident, state_suspected=False, newest=fell.newest, others=fell.others
+    )
     before = due(case, facts.signature, facts)
     if before:
         frame, now = facts.signature.frame, case.job_now().code_version

@@ -20,10 +20,10 @@ from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
-from holdfast.tasks import changes, history, late, poisoned, standing
+from holdfast.tasks import changes, falls, history, late, poisoned, standing
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay import replay
-from holdfast.tasks.rollback import rollback
+from holdfast.tasks.rollback import last_good, rollback
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
@@ -154,6 +154,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "data": decision.data,
             "skip": decision.skip,
             "spared": seen.spared,
+            "epoch": case.broken_epoch,
         }
 
     done = await case.once("rung", case.life, {}, act)
@@ -166,7 +167,7 @@ def decide(case: RecoveryContext, seen: ladder.Circumstances | None = None) -> l
     policy = case.ctx.policy.ladder
     return ladder.next_rung(
         history.past_incidents(case.ctx, case.incident),
-        tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
+        falls.tried(case, falls.of(case)),
         policy.of(case.incident_class),
         policy.progress_steps,
         seen or circumstances(case),
@@ -201,11 +202,12 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
-    facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
-    facts = facts.model_copy(update={"changed": changes.found(case), "fell_since": case.again})
+    fell = falls.of(case)
+    facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more), fell.newest, fell.others)
+    facts = facts.model_copy(update={"changed": changes.found(case), "fell_since": fell.again})
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
-    can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None
+    can_rollback = last_good(case, job.code_version) is not None
     can_rollback &= evidence.may_go_back(facts, changed_s_ago, policy.ladder.code_suspect_s)
     return ladder.Circumstances(
         can_rollback=can_rollback,
@@ -228,11 +230,18 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
         waited=_waited(case),
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
-        fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, facts.signature),
+        fell_again=_fell_again(case, fell),
         may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )
+
+
+def _fell_again(case: RecoveryContext, fell: falls.Falls) -> int:
+    """Count how often the newest failure came before at the same step, in epochs that the incident had started."""
+    times = history.fell_again(case.ctx, case.incident, case.broken_epoch, fell.newest)
+    # Where it is another one than the first, it is among those that are counted.
+    return max(0, times - 1) if case.incident.epoch in fell.others else times
 
 
 def _waited(case: RecoveryContext) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState, Rung
 from holdfast.models.history import Epoch
@@ -43,10 +43,28 @@ def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> S
     return found if one_machine else standing.signed(ctx, incident, found)
 
 
-def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.Facts:
-    """Collect the evidence against the code, and against arithmetic or state."""
+def facts(
+    ctx: Context,
+    incident: Incident,
+    state_suspected: bool,
+    newest: Signature | None = None,
+    others: Collection[int] = (),
+) -> evidence.Facts:
+    """Collect the evidence against the code, and against arithmetic or state.
+
+    Args:
+        ctx: services.
+        incident: under treatment.
+        state_suspected: the restored state led to the same failure before.
+        newest: signature of its newest failure; None: of the one that opened it.
+        others: epochs that failed in another way.
+    """
     epochs = ctx.ledger.epochs(incident.job)
-    mine, past = signature_of(ctx, incident, epochs), past_incidents(ctx, incident)
+    incident = incident.model_copy(
+        update={"alerts": tuple(each for each in incident.alerts if each.epoch not in others)}
+    )
+    mine = newest or signature_of(ctx, incident, epochs)
+    past = past_incidents(ctx, incident)
     version = mine.position.code_version
     return evidence.Facts(
         incident_class=incident.incident_class,

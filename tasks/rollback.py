@@ -26,9 +26,11 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
 
     async def act() -> dict[str, Any]:
         ledger = case.ledger
-        good = code.last_good(ledger.versions(case.job), current)
+        good = last_good(case, current)
         if good is None:
-            raise LimitError(f"job {case.job} has no good code version before {current} to roll back to")
+            raise LimitError(
+                f"job {case.job} has no good code version before {current} to roll back to: none with which it trained"
+            )
         ledger.mark_bad(case.job, current, f"{case.incident_id}: {reason}")
         await _switch(case, good)
         return {"from": current, "to": good}
@@ -36,6 +38,12 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
     done = await case.once("rollback", case.life, {"reason": reason, "from": current}, act)
     get_run_logger().info("code %s -> %s: %s", done["from"], done["to"], reason)
     return str(done["to"])
+
+
+def last_good(case: RecoveryContext, current: str) -> str | None:
+    """Return the version that a rollback from ``current`` goes to; None: there is none."""
+    ledger = case.ctx.ledger
+    return code.last_good(ledger.versions(case.job), current, code.proven(ledger.epochs(case.job)))
 
 
 @task(task_run_name="fetch the new code of {case.job} while it trains")

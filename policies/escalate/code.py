@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.history import CodeVersion, Epoch
 
+_RAN_S = 60.0
+"""So long a version must have run to be proven, in a job that reports no steps."""
 
-def last_good(versions: Sequence[CodeVersion], current: str) -> str | None:
-    """Return the newest version stored before ``current`` that is not marked bad; None when there is none.
+
+def last_good(versions: Sequence[CodeVersion], current: str, proven: Collection[str]) -> str | None:
+    """Return the newest proven version stored before ``current`` that is not marked bad; None when there is none.
 
     Args:
         versions: the job's versions, oldest first.
         current: the version to leave. One that is not among ``versions`` counts as newer than all.
+        proven: versions with which the job trained (:func:`proven`). One that never did is no way back: that of a
+            submission that failed before its first step, for example.
     """
     names = [version.version for version in versions]
     # The last mention: a version stored twice (an update that goes back by hand) is left from its newest place.
     end = len(names) - 1 - names[::-1].index(current) if current in names else len(names)
     bad = {version.version for version in versions if version.bad} | {current}
-    return next((name for name in reversed(names[:end]) if name not in bad), None)
+    return next((name for name in reversed(names[:end]) if name in proven and name not in bad), None)
+
+
+def proven(epochs: Sequence[Epoch]) -> frozenset[str]:
+    """Return the versions with which the job made a step; of a job that reports none, those that ran for a while."""
+    stepped = frozenset(each.code_version for each in epochs if each.first_step or each.last_step)
+    return stepped or frozenset(
+        each.code_version
+        for each in epochs
+        if each.closed_at is not None and each.closed_at - each.opened_at >= _RAN_S
+    )
 
 
 def changed_at(epochs: Sequence[Epoch], submitted_at: float = 0.0) -> float | None:

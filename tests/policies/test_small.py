@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.models.alert import IncidentClass
-from holdfast.models.history import CodeVersion
+from holdfast.models.history import CodeVersion, Epoch
 from holdfast.models.job import JobSpec, Mode
 from holdfast.policies.classify import xid
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.escalate.breaker import PastEviction, may_evict, may_evict_from_job
-from holdfast.policies.escalate.code import last_good
+from holdfast.policies.escalate.code import last_good, proven
 from holdfast.policies.escalate.modes import may_act
 
 POLICY = Policy.load()
@@ -22,6 +22,20 @@ POLICY = Policy.load()
 
 def version(name: str, bad: bool = False) -> CodeVersion:
     return CodeVersion(job="gpt", version=name, key=f"gpt/code/{name}", created_at=0.0, bad=bad)
+
+
+def epoch(code: str, first_step: int | None = None, closed_at: float | None = None) -> Epoch:
+    return Epoch(
+        job="gpt",
+        epoch=1,
+        start_step=0,
+        code_version=code,
+        machines=("m0",),
+        reason="x",
+        opened_at=0.0,
+        first_step=first_step,
+        closed_at=closed_at,
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +57,21 @@ def test_the_last_good_version_is_the_newest_before_the_current_one(
 ) -> None:
     """`!` marks a bad one."""
     versions = [version(name.rstrip("!"), name.endswith("!")) for name in names]
-    assert last_good(versions, current) == expected
+    assert last_good(versions, current, {each.version for each in versions}) == expected
+
+
+def test_a_version_with_which_the_job_never_trained_is_no_way_back() -> None:
+    """A submission that was refused before its first step, then the corrected one under the same name."""
+    versions = [version("v1"), version("v2"), version("v3")]
+    ran = [epoch("v1", first_step=1), epoch("v2"), epoch("v3", first_step=5)]
+    assert proven(ran) == {"v1", "v3"}
+    assert last_good(versions, "v3", proven(ran)) == "v1"
+    assert last_good(versions[1:], "v3", proven(ran[1:])) is None
+
+
+def test_a_version_of_a_job_that_reports_no_steps_is_proven_by_having_run() -> None:
+    """A minute at least."""
+    assert proven([epoch("v1", closed_at=100.0), epoch("v2", closed_at=10.0), epoch("v3")]) == {"v1"}
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ async def test_a_rollback_that_was_killed_when_the_code_was_switched_marks_no_go
     for version in ("v0", "v1", "v2"):
         ctx.ledger.add_version("gpt", version, "key", "test")
     ctx.ledger.set_job("gpt", code_version="v2")
+    ctx.ledger.open_epoch("gpt", 1, 0, "v1", ["m0", "m1"], "test")
+    ctx.ledger.mark("gpt", 1, 1, 1000.0)
     end = ctx.ledger.finish
 
     def killed(*_: object) -> None:
