@@ -22,6 +22,9 @@ LOOK_S = 0.02
 LONGEST_LOOK_S = 1.0
 HOLD_AHEAD = 2
 """Steps from the furthest rank to the boundary that all are held at; doubled each time that one passed it before."""
+PASSED_S = 10.0
+"""A rank that has completed the step of the boundary, and is not held there for so long while others are, went past it
+before the order reached its machine, and waits for them in the middle of its next step."""
 _BOUNDARIES = 3
 """Boundaries at which the ranks are held until the step of one is saved by all."""
 
@@ -68,6 +71,9 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
     Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
     before the order reached all machines. Then some are held there, while others wait for them in the middle of a
     later step: they are moved to a boundary that is further ahead.
+
+    Ranks that are held at an earlier boundary go on to the new one; until their agents hear that they did, they are
+    reported as held at the old one.
     """
     machines = ctx.ledger.machines_named(job.machines)
     if at_step is None:
@@ -78,15 +84,18 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
     await _tell_hold(ctx, job, machines, at_step)
     limit_s = HOLD_TIMEOUT_S * every if every > 1 else HOLD_TIMEOUT_S
     deadline = ctx.clock.monotonic() + limit_s
-    while ctx.clock.monotonic() < deadline:
+    split_at: float | None = None
+    while (now := ctx.clock.monotonic()) < deadline:
         ranks = await _ranks(ctx, machines, job.name)
         if any(rank.phase is RankPhase.EXITED for rank in ranks):
             raise RefusedError(f"job {job.name}: a rank ended before step {at_step}")
         held_at = {rank.step for rank in ranks if rank.paused}
-        if len(ranks) == job.spec.world_size and all(rank.paused for rank in ranks) and len(held_at) == 1:
+        reached = len(ranks) == job.spec.world_size and all(rank.step >= at_step for rank in ranks)
+        if reached and all(rank.paused for rank in ranks) and len(held_at) == 1:
             return held_at.pop()
-        if _furthest(ranks) > at_step:
-            ahead *= 2
+        split_at = None if not (reached and held_at) else now if split_at is None else split_at
+        if _furthest(ranks) > at_step or (split_at is not None and now - split_at >= PASSED_S):
+            ahead, split_at = ahead * 2, None
             at_step = _multiple(_furthest(ranks) + ahead, every)
             await _tell_hold(ctx, job, machines, at_step)
         await asyncio.sleep(_pause_s(ranks, at_step))

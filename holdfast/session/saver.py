@@ -255,7 +255,10 @@ class Saver:
             # Whether the others call the last save common is not known here: it stays, and so does the one before it.
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
-        may_save = self._settled(step, step_s) and not (self._agenda.pending or self._mixed)
+        # Ranks that were apart leave a call out to come together; those that are held at a step come together anyway.
+        may_save = self._settled(step, step_s) and not (
+            self._agenda.pending or (self._mixed and not self._boundary.must_hold(step))
+        )
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None

@@ -49,6 +49,25 @@ def test_a_step_that_is_not_finite_is_not_saved(make_agent: MakeAgent) -> None:
     assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 3]
 
 
+def test_a_step_that_ranks_are_held_at_is_saved_though_they_were_apart_before(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ranks saved the step before and some did not: the next one is left out, unless the job is to stop there."""
+    monkeypatch.setattr(Group, "exchange", lambda *_: Result(common=False, mixed=True))
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+
+    def saved(step: int) -> int:
+        session._saver.save(state, step, good=True, everything=False, step_s=0.0)
+        assert session.flush()
+        return session.counts.saved
+
+    assert [saved(1), saved(2)] == [1, 1]
+    agent.controls[0].hold_at_step = 3
+    assert saved(3) == 2
+
+
 def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
     """What is kept between saves is dropped when the state's tensors or names change."""
     agent = make_agent()

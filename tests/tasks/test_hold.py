@@ -43,6 +43,10 @@ class Ranks:
         self.orders: list[int | None] = []
         self.left_out = set[int]()
         """Steps that m1 does not save."""
+        self.past: int | None = None
+        """The step at whose end m0 looks for no order any more: it is in its next one, for which it needs m1."""
+        self.late_looks = 0
+        """Answers of machines, from now on, in which ranks are where they were, held, though they were let go."""
         self._pace = pace
         monkeypatch.setattr(fleet, "ask", self.ask)
 
@@ -65,12 +69,12 @@ class Ranks:
         self.hold_at[self._asked] = order.at_step
 
     async def state(self, *, shards: bool = True) -> AgentState:
-        self._step()
+        late, self.late_looks = self.late_looks > 0, max(0, self.late_looks - 1)
+        if not late:
+            self._step()
         number = int(self._asked[1:])
-        step = self.steps[self._asked]
-        rank = RankState(
-            rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=self._held(self._asked)
-        )
+        step, paused = self.steps[self._asked], late or self._held(self._asked)
+        rank = RankState(rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=paused)
         run = JobOnMachine(job=JOB, epoch=1, ranks=(rank,))
         saved = [each for each in range(1, step + 1) if number == 0 or each not in self.left_out]
         shard = Shard(
@@ -88,11 +92,14 @@ class Ranks:
 
     def _held(self, name: str) -> bool:
         at = self.hold_at[name]
-        return at is not None and self.steps[name] >= at
+        past = name == "m0" and self.steps[name] == self.past
+        return at is not None and self.steps[name] >= at and not past
 
     def _step(self) -> None:
         """One step of each rank that is not held, and whose collective the other is not behind with."""
         behind = min(self.steps.values())
+        if behind == self.past and self._held("m1"):
+            return
         for name in self.steps:
             if not self._held(name) and self.steps[name] == behind:
                 self.steps[name] += 1
@@ -117,6 +124,33 @@ async def test_ranks_that_passed_it_are_led_to_a_later_one(
     assert held == ranks.steps["m0"] == ranks.steps["m1"]
     assert held > (ranks.orders[0] or 0)
     assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_a_rank_that_waits_in_its_next_step_for_one_that_is_held_is_led_to_a_later_boundary(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It completed the boundary's step, was past its look there, and cannot complete another one."""
+    monkeypatch.setattr(hold, "PASSED_S", 0.0)
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    ranks.past = 14
+    held = await hold.hold_ranks(ctx, ctx.ledger.job(JOB), 0)
+    assert ranks.orders[:2] == [14, 14]
+    assert held == ranks.steps["m0"] == ranks.steps["m1"] > 14
+    assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_ranks_that_are_reported_at_the_boundary_before_are_not_held_at_the_next(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look for orders every 20 ms, and agents hear later still that they went on."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    job = ctx.ledger.job(JOB)
+    first = await hold.hold_ranks(ctx, job, 0)
+    assert first is not None
+    ranks.late_looks = 4
+    assert await hold.hold_ranks(ctx, job, first + 1) == first + 1
+    assert ranks.late_looks == 0
+    assert ranks.steps == {"m0": first + 1, "m1": first + 1}
 
 
 async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(
