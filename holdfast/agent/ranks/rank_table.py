@@ -229,6 +229,7 @@ class RankTable:
         row.step, row.step_at = _step(message["step"]), _time(message["at"])
         row.steps_done += 1
         row.activity = ""
+        row.paused = False  # the report that it was let go may be lost, and is sent once
         seconds = _finite(float(message.get("s") or 0.0)) or 0.0
         row.step_s = seconds if row.step_s == 0.0 else row.step_s + _EWMA * (seconds - row.step_s)
         row.phases = _phases(message.get("phases") or {})

@@ -73,6 +73,13 @@ def _say(board: RankTable, kind: str, rank: int = 2, epoch: int = 3, **fields: A
     board.drain()
 
 
+async def test_a_rank_that_reports_a_step_is_held_no_more(board: RankTable, say: Say) -> None:
+    """The report that it was let go is sent once, and may be lost: its hang would be taken for a pause."""
+    say("held", step=7)
+    say("step", step=8, at=1.0, s=0.1)
+    assert not board.rows[2].paused
+
+
 async def test_a_held_rank_whose_last_step_was_not_reported_is_held_at_that_step(
     board: RankTable, say: Say
 ) -> None:
