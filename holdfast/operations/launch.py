@@ -15,6 +15,7 @@ from holdfast.errors import (
     DamagedError,
     RecoveryError,
     RefusedError,
+    StaleError,
     UnavailableError,
 )
 from holdfast.models.agent import AgentState, OpenRendezvous, RankPhase, RankState, Rendezvous, Settled, Start
@@ -24,6 +25,7 @@ from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps, fleet, restore, start_from
 from holdfast.operations.context import Context
+from holdfast.operations.fence import fence
 from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
 from holdfast.policies.detect import starts
@@ -128,7 +130,7 @@ async def launch(
         settled: machines that the caller saw without ranks of the newest epoch just now.
 
     Raises:
-        StaleError: another run acts on the job, or it is for an incident and the job was stopped; nothing was started.
+        StaleError: another run acts on the job, or the job was stopped meanwhile; nothing runs.
         WaitError: S3 does not answer, and no other source will do; nothing was started.
         LimitError: no saved state is usable: a person decides; nothing was started.
         NoStandbyError: a new job wants more machines than stand by.
@@ -160,6 +162,7 @@ async def launch(
                 known=settled or {},
                 keep_s=0.0 if refused else keep_s,
                 left=leaving,
+                ended_at=job.done_at,
             )
         except AheadError as error:
             _log.warning("%s; ranks are forked as ever", error)
@@ -183,6 +186,7 @@ async def _launch(
     known: Mapping[str, Settled],
     keep_s: float,
     left: Sequence[str],
+    ended_at: float | None,
 ) -> Launched:
     job = _with_machines(ctx, ledger.job(job_name))
     machines = ledger.machines_named(job.machines)
@@ -224,7 +228,7 @@ async def _launch(
     orders = start_orders(ctx, ledger.job(job_name), epoch, machines, plan, rendezvous)
     started = await _start_ranks(ctx, machines, orders, ahead=ahead is not None, keep=keep_s > 0)
     if incident_id is None:
-        ledger.set_job(job_name, state=JobState.RUNNING)
+        await _record_running(ctx, ledger, job_name, machines, epoch, ended_at)
         await make_ready(ctx, job)
     new = kept_processes.by_reason((rank.rank, rank.why_new) for rank in started if rank.why_new)
     told = (*restore_plan.explain(plan), *kept_processes.told(new))
@@ -237,6 +241,28 @@ async def _launch(
         kept=sum(rank.kept for rank in started),
         ranks=len(started),
     )
+
+
+async def _record_running(  # noqa: PLR0917
+    ctx: Context,
+    ledger: Ledger,
+    job_name: str,
+    machines: list[Machine],
+    epoch: int,
+    ended_at: float | None,
+) -> None:
+    """Record that the job trains, unless a person stopped it while it was being started: then end its ranks.
+
+    The stop may have given the machines back before the order to start came to them.
+
+    Raises:
+        StaleError: it was stopped.
+    """
+    try:
+        ledger.set_running(job_name, epoch, ended_at)
+    except StaleError:
+        await fence(ctx, machines, job_name, epoch)
+        raise
 
 
 async def first_steps(

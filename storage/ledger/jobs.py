@@ -118,6 +118,28 @@ class Jobs(Connection):
             _note(session, row, JobState.PAUSED if held else JobState.RUNNING, self._clock.now())
             return row.to(Job)
 
+    def set_running(self, name: str, epoch: int, ended_at: float | None) -> Job:
+        """Record that the ranks of ``epoch`` run, which a person had started.
+
+        Args:
+            name: the job's.
+            epoch: the one that was started.
+            ended_at: the job's ``done_at`` when the start began: a job that had ended may be started again.
+
+        Raises:
+            UnknownError: no such job.
+            StaleError: it was stopped since, or another epoch was begun; it stays as it is.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            if row.epoch != epoch or (row.state in ENDED and row.done_at != ended_at):
+                raise StaleError(
+                    f"job {name!r} is {row.state} (epoch {row.epoch}) by now: epoch {epoch} does not run"
+                )
+            _note(session, row, JobState.RUNNING, self._clock.now())
+            row.done_at = None
+            return row.to(Job)
+
     def scale_role(self, name: str, role: str, replicas: int) -> Job:
         """Change the replicas of a role and nothing else: a playbook may change the job's size meanwhile.
 

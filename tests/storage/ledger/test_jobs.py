@@ -55,6 +55,26 @@ def test_no_epoch_of_a_job_that_was_stopped_is_counted_for_a_recovery(ledger: Le
     assert ledger.next_epoch("gpt") == 2
 
 
+def test_a_job_that_was_stopped_while_a_person_started_it_does_not_run(
+    ledger: Ledger, clock: FakeClock
+) -> None:
+    """Its machines were given back; one that had ended before may be started again."""
+    running_job(ledger)
+    ended_at = ledger.set_job("gpt", state=JobState.STOPPED, done_at=clock.now()).done_at
+    epoch = ledger.next_epoch("gpt")
+    assert ledger.set_running("gpt", epoch, ended_at).done_at is None
+    assert ledger.job("gpt").state is JobState.RUNNING
+    clock.advance(5)
+    stopped = ledger.set_job("gpt", state=JobState.STOPPED, done_at=clock.now())
+    with pytest.raises(StaleError, match="'gpt' is stopped"):
+        ledger.set_running("gpt", epoch, ended_at)
+    with pytest.raises(StaleError, match="'gpt' is stopped"):
+        ledger.set_running("gpt", epoch, None)
+    with pytest.raises(StaleError, match=f"epoch {epoch}"):
+        ledger.set_running("gpt", epoch - 1, stopped.done_at)
+    assert ledger.job("gpt") == stopped
+
+
 def test_a_job_that_was_stopped_stays_so_for_a_recovery_that_comes_late(ledger: Ledger) -> None:
     running_job(ledger)
     for state, becomes in ((JobState.PAUSED, JobState.RECOVERING), (JobState.STOPPED, JobState.STOPPED)):
