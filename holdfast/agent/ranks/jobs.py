@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.metrics import Metrics
@@ -36,6 +37,8 @@ from holdfast.models.base import MAX_KEEP_S
 
 _log = logging.getLogger(__name__)
 
+Brought = TypeVar("Brought")
+
 
 class Jobs:
     """Runs of this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
@@ -60,6 +63,8 @@ class Jobs:
         """By job, ranks whose process might have been kept for the next epoch and was ended, with the reason."""
         self._stores: dict[str, tuple[int, Watched, int]] = {}  # job -> epoch, process, port
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._fencing: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Set, by job, for a start that fetches state: a fence came."""
         self._forks = forks
         self._memory = memory
         self._supply = supply
@@ -84,6 +89,7 @@ class Jobs:
         begun = time.perf_counter()
         if base_job(command.job) == command.job:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
+            self._fencing[command.job].set()
         async with self._locks[command.job]:
             stopped = await self._end(command.job, command.epoch, command.grace_s, command.keep_s)
             await self.ahead.fence(command.job, command.epoch)
@@ -248,11 +254,32 @@ class Jobs:
         bringing = asyncio.gather(*(bring(rank) for rank in ranks))
         try:
             await run.launch(self._forks, code, self._events(run), self._on_exit)
-            await bringing
+            await self._brought(run.start, bringing)
         except BaseException:
             bringing.cancel()
             await run.stop(alone=self._alone(run.start.job))
             raise
+
+    async def _brought(self, start: Start, bringing: asyncio.Future[Brought]) -> Brought:
+        """Wait for what the ranks of a start resume from, unless it is fenced off: transfers may take minutes.
+
+        A fence is answered in seconds: a machine that does not is taken for lost. Shards that are on their way come,
+        and the next start finds them here.
+
+        Raises:
+            StaleError: it was fenced off.
+            CheckpointError: a rank's state is not available from any source.
+        """
+        fencing = self._fencing[start.job]
+        while not bringing.done():
+            fencing.clear()
+            self.refuse_stale(start.job, start.epoch)
+            fence = asyncio.ensure_future(fencing.wait())
+            try:
+                await asyncio.wait((bringing, fence), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                fence.cancel()
+        return await bringing
 
     async def _take_over(self, run: Run, command: Start) -> None:
         """Hand the state to ranks that wait for it; when it cannot be had, leave no rank.
@@ -264,11 +291,12 @@ class Jobs:
         store = self._stores.pop(store_ahead(command.job), None)
         if store is not None:
             self._stores[command.job] = store
+        bringing = asyncio.gather(*(self._supply.restored(command, rank) for rank in command.ranks))
         try:
-            found = await asyncio.gather(*(self._supply.restored(command, rank) for rank in command.ranks))
-            for rank, restored in zip(command.ranks, found, strict=True):
+            for rank, restored in zip(command.ranks, await self._brought(command, bringing), strict=True):
                 run.hand_over(rank, restored)
         except BaseException:
+            bringing.cancel()
             await run.stop(alone=self._alone(command.job))
             raise
 

@@ -196,7 +196,7 @@ class Staging:
             **which,
         )
         try:
-            await asyncio.to_thread(pull)
+            await _to_its_end(pull)
         except CheckpointError:
             # Was it the network or the source? If the source, it discards its copy, and no plan names it again.
             await asyncio.to_thread(
@@ -214,6 +214,21 @@ class Staging:
             alone=alone,
             store=self._store,
         )
+
+
+async def _to_its_end(work: Callable[[], object]) -> None:
+    """Run ``work`` in a thread. When this is cancelled, return only when the thread has ended: it writes a slot.
+
+    No other transfer may begin to write the same slot before.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        if not running.cancelled():
+            running.exception()  # it is of no interest any more
+        raise
 
 
 def _stamps(folder: Path, names: Iterable[str]) -> Stamps:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ import pytest
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
+from holdfast.agent.ranks.jobs import Jobs
 from holdfast.agent.ranks.run import Restored
-from holdfast.agent.ranks.staging import Staging
-from holdfast.errors import CheckpointError
-from holdfast.models.agent import Rendezvous, Start
+from holdfast.agent.ranks.staging import Staging, _to_its_end
+from holdfast.errors import CheckpointError, StaleError
+from holdfast.models.agent import Fence, Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
 from holdfast.models.start_from import StartFrom
 from holdfast.storage.checkpoints.save import buffers
@@ -226,3 +229,81 @@ def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine],
     (folder / "train.py").write_text("")
     asyncio.run(supply.code("toy", version))
     assert (folder / "train.py").read_text() == "print('A')"
+
+
+async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Path) -> None:
+    """It may be so for minutes; a machine that does not answer the order to stop in seconds is taken for silent."""
+    fetching, ended = asyncio.Event(), list[int]()
+    order = RestoreOrder(step=4, epoch=1, tier=Tier.MEMORY)
+    start = Start(
+        job="toy",
+        epoch=2,
+        incarnation="i",
+        script="train.py",
+        code_version="v",
+        ranks=(0,),
+        world_size=1,
+        rendezvous=Rendezvous(host="h", port=1),
+        restore=order,
+    )
+
+    async def code(*_: object) -> Path:
+        return tmp_path
+
+    async def far_away(*_: object) -> Restored:
+        fetching.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def launch(*_: object) -> None:
+        """Ranks that wait for their state."""
+
+    async def stop(**_: object) -> list[int]:
+        ended.append(start.epoch)
+        return []
+
+    run: Any = SimpleNamespace(start=start, launch=launch, stop=stop)
+    some: Any = SimpleNamespace(observe=lambda _: None)
+    memory: Any = SimpleNamespace(place=lambda *_: None, resume_after=lambda *_: None, accept_from={})
+    supply: Any = SimpleNamespace(code=code, restored=far_away)
+    metrics: Any = SimpleNamespace(fence_seconds=some, start_seconds=some)
+    jobs = Jobs(
+        forks=some,
+        memory=memory,
+        supply=supply,
+        metrics=metrics,
+        host="",
+        make_run=lambda _: run,
+        events=lambda _: some,
+        on_exit=lambda *_: None,
+    )
+    starting = asyncio.create_task(jobs.start(start))
+    await asyncio.wait_for(fetching.wait(), 60)
+    late = asyncio.create_task(jobs.fence(Fence(job="toy", epoch=1, incarnation="i")))
+    await asyncio.sleep(0.01)
+    assert not starting.done(), "a fence of the epoch before ends no later one"
+    assert await asyncio.wait_for(jobs.fence(Fence(job="toy", epoch=2, incarnation="i")), 60) == []
+    with pytest.raises(StaleError, match="fenced off"):
+        await starting
+    assert ended == [2]
+    assert await late == []
+
+
+async def test_a_transfer_that_is_given_up_ends_before_another_may_begin() -> None:
+    """It writes a slot, which the next one would write as well."""
+    began, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def transfer() -> None:
+        began.set()
+        assert go.wait(60)
+        ended.set()
+
+    given_up = asyncio.create_task(_to_its_end(transfer))
+    assert await asyncio.to_thread(began.wait, 60)
+    given_up.cancel()
+    await asyncio.sleep(0.01)
+    assert not given_up.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert ended.is_set()
