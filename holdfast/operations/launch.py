@@ -256,7 +256,7 @@ async def _record_running(  # noqa: PLR0917
     The stop may have given the machines back before the order to start came to them.
 
     Raises:
-        StaleError: it was stopped.
+        StaleError: it was stopped, or lost its machines to a stop before.
     """
     try:
         ledger.set_running(job_name, epoch, ended_at)

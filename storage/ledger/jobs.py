@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.history import StateChange
 from holdfast.models.job import ENDED, Job, JobSpec, JobState
+from holdfast.models.machine import MachineState
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
-from holdfast.storage.ledger.schema import JobRow, StateChangeRow
+from holdfast.storage.ledger.schema import JobRow, MachineRow, StateChangeRow
 
 
 class Jobs(Connection):
@@ -128,13 +129,21 @@ class Jobs(Connection):
 
         Raises:
             UnknownError: no such job.
-            StaleError: it was stopped since, or another epoch was begun; it stays as it is.
+            StaleError: it was stopped since, another epoch was begun, or a machine of it was given back by an earlier
+                stop; it stays as it is.
         """
         with self._write() as session:
             row = job_row(session, name, lock=True)
             if row.epoch != epoch or (row.state in ENDED and row.done_at != ended_at):
                 raise StaleError(
                     f"job {name!r} is {row.state} (epoch {row.epoch}) by now: epoch {epoch} does not run"
+                )
+            # In the order of give_back(), which changes the machines of an ended job under its row's lock.
+            in_use = MachineRow.state.in_((MachineState.STANDBY, MachineState.ACTIVE))
+            others = select(MachineRow.name).where(in_use, MachineRow.job.is_distinct_from(name))
+            if left := {*row.machines}.intersection(session.scalars(others)):
+                raise StaleError(
+                    f"job {name!r}: {min(left)} does not serve it any more: epoch {epoch} does not run. Start it again"
                 )
             _note(session, row, JobState.RUNNING, self._clock.now())
             row.done_at = None

@@ -3,9 +3,10 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.job import Elastic, JobState
+from holdfast.models.machine import MachineState
 from holdfast.models.roles import RoleSpec
 from holdfast.storage.ledger import Ledger
-from tests.storage.ledger.samples import running_job, spec
+from tests.storage.ledger.samples import register, running_job, spec
 
 
 def test_a_submitted_job_waits_for_its_launch(ledger: Ledger, clock: FakeClock) -> None:
@@ -73,6 +74,26 @@ def test_a_job_that_was_stopped_while_a_person_started_it_does_not_run(
     with pytest.raises(StaleError, match=f"epoch {epoch}"):
         ledger.set_running("gpt", epoch - 1, stopped.done_at)
     assert ledger.job("gpt") == stopped
+
+
+def test_a_job_whose_machines_an_earlier_stop_gave_back_meanwhile_does_not_run(
+    ledger: Ledger, clock: FakeClock
+) -> None:
+    """It was started again before the stop had come to its end: another job may get its machines."""
+    running_job(ledger)
+    for name in ("m0", "m1"):
+        register(ledger, name)
+    names = [machine.name for machine in ledger.claim_standbys("gpt", 2)]
+    ledger.set_job("gpt", machines=names, state=JobState.STOPPED, done_at=clock.now())
+    epoch = ledger.next_epoch("gpt")
+    ledger.give_back(["m1"], "gpt")
+    with pytest.raises(StaleError, match="m1 does not serve it"):
+        ledger.set_running("gpt", epoch, clock.now())
+    ledger.claim_standbys("other", 1)
+    with pytest.raises(StaleError, match="m1 does not serve it"):
+        ledger.set_running("gpt", epoch, clock.now())
+    ledger.set_machine("m1", state=MachineState.GONE, job=None)  # lost: that is for a recovery
+    assert ledger.set_running("gpt", epoch, clock.now()).state is JobState.RUNNING
 
 
 def test_a_job_that_was_stopped_stays_so_for_a_recovery_that_comes_late(ledger: Ledger) -> None:
