@@ -18,7 +18,7 @@ from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.operations import fleet
 from holdfast.operations import pause as stopping
-from holdfast.operations.hold import hold_ranks, hold_saved, ranks_with
+from holdfast.operations.hold import LONGEST_HOLD_S, hold_ranks, hold_saved, ranks_with
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -80,10 +80,13 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
         return step if await _saved_by_all(case, job, step) else None
 
     async def act() -> dict[str, Any]:
+        step: int | None
         try:
             # Where not every step is saved, the next one that is may be far away.
-            every_step = job.spec.checkpoint.memory_every_steps == 1
-            step = await (hold_saved(case.ctx, job, saved) if every_step else hold_ranks(case.ctx, job, 0))
+            if job.spec.checkpoint.memory_every_steps == 1:
+                step = await hold_saved(case.ctx, job, saved)
+            else:
+                step = await hold_ranks(case.ctx, job, 0, longest_s=LONGEST_HOLD_S)
         except (RefusedError, UnavailableError, UnknownError) as refused:
             # It still may be stopped: every step is in memory already. Unknown: an agent that restarted has no ranks.
             return {"held": False, "why": str(refused)}

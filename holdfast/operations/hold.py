@@ -15,7 +15,8 @@ from holdfast.operations import fleet
 from holdfast.operations.context import Context
 
 HOLD_TIMEOUT_S = 30.0
-
+LONGEST_HOLD_S = 120.0
+"""The same for a playbook, where steps take long: a boundary is up to three of them ahead."""
 
 LOOK_S = 0.02
 """Between two looks while the ranks are a step from the boundary; longer while they are further away, at most:"""
@@ -63,10 +64,13 @@ async def _let_go(ctx: Context, job: Job) -> None:
     )  # another request may have recorded it as held meanwhile
 
 
-async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int = 1) -> int | None:
+async def hold_ranks(
+    ctx: Context, job: Job, at_step: int | None, *, every: int = 1, longest_s: float = HOLD_TIMEOUT_S
+) -> int | None:
     """Hold the ranks, or let them go; leave the job's state alone.
 
-    ``at_step`` 0 is the earliest boundary ahead of all ranks whose step is a multiple of ``every``.
+    ``at_step`` 0 is the earliest boundary ahead of all ranks whose step is a multiple of ``every``. Where steps are
+    slow the boundary is waited for up to ``longest_s``, and never less long than :data:`HOLD_TIMEOUT_S`.
 
     Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
     before the order reached all machines. Then some are held there, while others wait for them in the middle of a
@@ -79,10 +83,10 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
     if at_step is None:
         await _tell_hold(ctx, job, machines, None)
         return None
-    ahead = HOLD_AHEAD
-    at_step = at_step or _multiple(_furthest(await _ranks(ctx, machines, job.name)) + ahead, every)
+    ahead, ranks = HOLD_AHEAD, await _ranks(ctx, machines, job.name)
+    at_step = at_step or _multiple(_furthest(ranks) + ahead, every)
     await _tell_hold(ctx, job, machines, at_step)
-    limit_s = HOLD_TIMEOUT_S * every if every > 1 else HOLD_TIMEOUT_S
+    limit_s = _limit_s(ranks, at_step, every, longest_s)
     deadline = ctx.clock.monotonic() + limit_s
     split_at: float | None = None
     while (now := ctx.clock.monotonic()) < deadline:
@@ -127,7 +131,8 @@ async def hold_saved(
     try:
         step: int | None = 0
         for _ in range(_BOUNDARIES):
-            step = await hold_ranks(ctx, job, step and step + every, every=every)
+            at_step = step and step + every
+            step = await hold_ranks(ctx, job, at_step, every=every, longest_s=LONGEST_HOLD_S)
             assert step is not None
             if (found := await saved(step)) is not None:
                 return found
@@ -159,6 +164,13 @@ async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: i
 def _multiple(step: int, every: int) -> int:
     """Return the first multiple of ``every`` that is not before ``step``."""
     return -(-step // every) * every
+
+
+def _limit_s(ranks: Sequence[RankState], at_step: int, every: int, longest_s: float) -> float:
+    """Return how long the boundary is waited for: twice as long as the steps up to it take, within limits."""
+    away = at_step - min((rank.step for rank in ranks), default=at_step)
+    step_s = max((rank.step_s for rank in ranks), default=0.0)
+    return max(HOLD_TIMEOUT_S * every, min(longest_s, 2 * away * step_s))
 
 
 def _pause_s(ranks: Sequence[RankState], at_step: int) -> float:

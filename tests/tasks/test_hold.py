@@ -282,3 +282,19 @@ def test_agents_are_asked_often_only_near_the_boundary(step: int, step_s: float,
     """It is a hundred steps ahead where every hundredth is saved, and there may be a thousand machines."""
     rank = RankState(rank=0, pid=1, phase=RankPhase.RUNNING, step=step, step_s=step_s)
     assert hold._pause_s([rank], at_step=100) == pause_s
+
+
+@pytest.mark.parametrize(
+    ("step_s", "every", "longest_s", "limit_s"),
+    [
+        (0.5, 1, hold.LONGEST_HOLD_S, 30.0),
+        (15.0, 1, hold.LONGEST_HOLD_S, 90.0),
+        (60.0, 1, hold.LONGEST_HOLD_S, 120.0),
+        (60.0, 1, hold.HOLD_TIMEOUT_S, 30.0),
+        (15.0, 10, hold.LONGEST_HOLD_S, 300.0),
+    ],
+)
+def test_slow_steps_are_waited_for(step_s: float, every: int, longest_s: float, limit_s: float) -> None:
+    """A boundary is up to three steps ahead; a job whose step takes 15 s was never moved, nor held for an update."""
+    rank = RankState(rank=0, pid=1, phase=RankPhase.RUNNING, step=10, step_s=step_s)
+    assert hold._limit_s([rank], 13, every, longest_s) == limit_s
