@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,11 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import fleet, move
 from holdfast.operations.evict import order_repair, take_out
+from holdfast.operations.hold import hold_ranks
 from holdfast.operations.launch import Launched, launch
 from holdfast.operations.move import Brought
 from holdfast.policies.config.planned_move import Fate
-from holdfast.policies.escalate import stop_grace
+from holdfast.policies.escalate import overtake, stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
@@ -85,7 +87,15 @@ async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, 
             raise LimitError(f"not moved: {error}; the job trains on") from error
         return held.model_dump(mode="json")
 
-    return await case.once("hold", case.life, {"epoch": job.epoch, "machine": asked.machine}, act)
+    try:
+        return await case.once("hold", case.life, {"epoch": job.epoch, "machine": asked.machine}, act)
+    except StaleError:
+        # What came first may look for its cause, or ask a person, while the job trains.
+        acting = ctx.ledger.acting(case.job, evidence=False)
+        if acting is None or acting.incident_class in overtake.TRAINS_ON:
+            with contextlib.suppress(HoldfastError):
+                await hold_ranks(ctx, job, None)
+        raise
 
 
 async def _stop(case: RecoveryContext) -> Mapping[str, Settled]:

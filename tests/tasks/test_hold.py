@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from holdfast.errors import RefusedError, UnavailableError, UnknownError
+from holdfast.errors import RefusedError, StaleError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
-from holdfast.models.alert import IncidentClass
+from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
-from holdfast.operations import fleet, hold
+from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
-from holdfast.tasks import pause
+from holdfast.tasks import pause, switch
 from holdfast.tasks.context import use
 from tests.tasks.two_machines import JOB, case_of, running_job
 
@@ -273,6 +275,30 @@ async def test_an_agent_without_ranks_of_the_job_is_no_obstacle_to_stopping_it(
     case = case_of(ctx, IncidentClass.SCALE_JOB)
     await pause.hold_at_boundary.fn(case)
     assert [(each.result or {}).get("held") for each in case.done("hold")] == [False]
+
+
+@pytest.mark.parametrize(
+    ("came", "let_go"), [(IncidentClass.FAIL_SLOW, True), (IncidentClass.CODE_UPDATE, False)]
+)
+async def test_ranks_that_a_move_holds_go_on_when_what_comes_first_leaves_the_job_alone(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, came: IncidentClass, let_go: bool
+) -> None:
+    """It may ask a person, for hours; a playbook that stops the job holds the same ranks."""
+    ranks, ledger = Ranks(monkeypatch, pace=lambda: 0), ctx.ledger
+    moving = case_of(ctx, IncidentClass.PLANNED_MOVE).model_copy(update={"lease": "the move"})
+    ledger.take_job(moving.incident_id, 1, "run 1", "the move", 60.0)
+
+    async def held(*_: object) -> move.Held:
+        step = await hold.hold_ranks(ctx, ledger.job(JOB), 0)
+        ledger.end_incident(moving.incident_id, IncidentState.DISMISSED, "gave way", ctx.clock.now())
+        ledger.take_job(case_of(ctx, came).incident_id, 1, "run 2", "the other", 60.0)
+        return move.Held(step=step or 0, copied=True, at=ctx.clock.now())
+
+    monkeypatch.setattr(move, "hold_for_move", held)
+    asked: Any = SimpleNamespace(machine="m1")
+    with pytest.raises(StaleError):
+        await switch._hold(moving, asked, "m2")
+    assert set(ranks.hold_at.values()) == ({None} if let_go else {14})
 
 
 @pytest.mark.parametrize(
