@@ -158,16 +158,33 @@ class Run:
                 self.board.rows[rank].joined = self.processes[rank] is kept[rank]
                 self.processes[rank].watch(self._exited)
             for rank in late:
-                if self.processes[rank].gone.done() and self.board.rows[rank].spoke:
-                    # Other ranks may have met it already, and would wait for it: no other process takes its place here.
-                    self._exited(self.processes[rank])
+                if not await self._is_given_up(self.processes[rank], self.board):
                     continue
-                self.why_new[rank] = survivors.why_replaced(self.processes[rank])
-                await stop([self.processes[rank]])
                 await self._fork(forks, orders[rank])
         except BaseException:
             await self.stop()
             raise
+
+    async def _is_given_up(self, process: Watched, board: RankTable) -> bool:
+        """End a process that was kept and is late; return whether another one may take its place.
+
+        Not of one that joins after all, while others are replaced: other ranks may have met it already, and would wait
+        for it.
+        """
+        row, why = board.rows[process.rank], survivors.why_replaced(process)
+        board.drain()
+        if row.spoke and not process.gone.done():
+            row.joined = True
+            process.watch(self._exited)
+            return False
+        if not row.spoke:
+            await stop([process])
+            board.drain()
+        if row.spoke:  # its last words
+            self._exited(process)
+            return False
+        self.why_new[process.rank] = why
+        return True
 
     async def _fork(self, forks: ForkServer, order: RankOrder) -> None:
         process = await forks.run_soon(run_rank, (order,))
