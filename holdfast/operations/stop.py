@@ -94,7 +94,8 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
         _log.warning("job %s: %s keep what does not die: %s", job.name, join_names(undying), reason)
         machines = [machine for machine in machines if machine.name not in undying]
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
-    ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job.name)
+    fit, bad = ([each.name for each in machines if bool(unfit[each.name]) is so] for so in (False, True))
+    ctx.ledger.give_back(fit, job.name, bad)
     failed: list[HoldfastError] = []
     for machine in machines:
         if unfit[machine.name]:

@@ -309,10 +309,11 @@ class Machines(Connection):
             for row in session.scalars(select(MachineRow).where(MachineRow.name.in_(found))):
                 row.location = dict(found[row.name])
 
-    def give_back(self, names: Sequence[str], job: str) -> None:
+    def give_back(self, names: Sequence[str], job: str, unfit: Sequence[str] = ()) -> None:
         """Make standbys of machines whose job ended, or is at rest without a slot for them, in one transaction.
 
-        Those that no longer serve it are left alone.
+        Those that no longer serve it are left alone. ``unfit`` ones, which the caller takes out of service then, stay
+        as they are, but it must have no slot for them either.
 
         Raises:
             StaleError: the job has not ended (any more), and is being changed or has a slot for one of them.
@@ -320,7 +321,7 @@ class Machines(Connection):
         with self._write() as session:
             row = job_row(session, job, lock=True)
             if row.state not in ENDED:
-                placed = {*names}.intersection(row.machines)
+                placed = {*names, *unfit}.intersection(row.machines)
                 if row.state not in _AT_REST or placed:
                     raise StaleError(f"job {job} is {row.state}: its machines stay with it")
             for at in range(0, len(names), _NAMED_AT_ONCE):

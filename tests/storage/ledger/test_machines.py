@@ -133,6 +133,20 @@ def test_machines_are_given_back_together(ledger: Ledger) -> None:
     assert states == [standby, (MachineState.CORDONED, "gpt"), standby, (MachineState.ACTIVE, "other")]
 
 
+def test_machines_are_not_given_back_once_one_of_them_has_a_slot(ledger: Ledger) -> None:
+    """A playbook placed what had been claimed: nor is an unfit one of them taken from under its ranks."""
+    for number in range(3):
+        register(ledger, f"m{number}")
+    ledger.add_job(JobSpec(name="gpt", script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ledger.claim_standbys("gpt", 3)
+    ledger.set_job("gpt", state=JobState.RUNNING, machines=["m0", "m1"])
+    for names, unfit in ((["m1", "m2"], []), (["m2"], ["m1"]), ([], ["m1"])):
+        with pytest.raises(StaleError, match="job gpt is running"):
+            ledger.give_back(names, "gpt", unfit)
+    ledger.give_back(["m2"], "gpt")
+    assert [machine.name for machine in ledger.machines(state=MachineState.STANDBY)] == ["m2"]
+
+
 def test_standbys_are_claimed_all_or_none(ledger: Ledger) -> None:
     """In natural order, never an excluded one."""
     for n in (10, 2, 1, 0):
