@@ -16,11 +16,11 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import fleet, move
 from holdfast.operations.evict import order_repair, take_out
-from holdfast.operations.hold import hold_ranks
+from holdfast.operations.hold import hold_ranks, is_held_by_a_playbook
 from holdfast.operations.launch import Launched, launch
 from holdfast.operations.move import Brought
 from holdfast.policies.config.planned_move import Fate
-from holdfast.policies.escalate import overtake, stop_grace
+from holdfast.policies.escalate import stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
@@ -91,9 +91,8 @@ async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, 
         return await case.once("hold", case.life, {"epoch": job.epoch, "machine": asked.machine}, act)
     except StaleError:
         # What came first may look for its cause, or ask a person, while the job trains.
-        acting = ctx.ledger.acting(case.job, evidence=False)
-        if acting is None or acting.incident_class in overtake.TRAINS_ON:
-            with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(HoldfastError):
+            if not is_held_by_a_playbook(ctx, case.job):
                 await hold_ranks(ctx, job, None)
         raise
 

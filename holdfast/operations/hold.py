@@ -13,6 +13,7 @@ from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
+from holdfast.policies.escalate import overtake
 
 HOLD_TIMEOUT_S = 30.0
 LONGEST_HOLD_S = 120.0
@@ -49,11 +50,18 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
         held = await hold_ranks(ctx, job, at_step)
         ctx.ledger.set_held(job_name, job.epoch, held=held is not None)
     except HoldfastError:
-        if at_step is not None:
-            with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(HoldfastError):
+            if at_step is not None and not is_held_by_a_playbook(ctx, job_name):
                 await _let_go(ctx, job)
         raise
     return held
+
+
+def is_held_by_a_playbook(ctx: Context, job_name: str) -> bool:
+    """Return whether a playbook that stops the job has taken it up: its ranks go on when that says so, not before."""
+    acting = ctx.ledger.acting(job_name, evidence=False)
+    stops = acting is not None and acting.incident_class not in overtake.TRAINS_ON
+    return stops and ctx.ledger.job(job_name).state is JobState.RECOVERING
 
 
 async def _let_go(ctx: Context, job: Job) -> None:

@@ -245,6 +245,25 @@ async def test_a_job_that_was_changed_meanwhile_keeps_its_state(
     assert ranks.hold_at == {"m0": None, "m1": None}, "ranks wait at a boundary that no one knows of"
 
 
+async def test_ranks_that_a_playbook_holds_by_now_are_not_let_go(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hot update was taken up while a person's pause was under way: it has them where it wants them."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    heard = ranks.hold
+
+    async def taken_up(order: Hold) -> None:
+        await heard(order)
+        if ctx.ledger.acting(JOB) is None:
+            case_of(ctx, IncidentClass.CODE_UPDATE)
+            ctx.ledger.set_job(JOB, state=JobState.RECOVERING)
+
+    monkeypatch.setattr(ranks, "hold", taken_up)
+    with pytest.raises(RefusedError, match="is recovering"):
+        await hold.hold(ctx, JOB, 0)
+    assert ranks.hold_at == {"m0": 14, "m1": 14}
+
+
 async def test_a_job_that_was_started_again_meanwhile_is_not_recorded_as_held(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
