@@ -59,6 +59,8 @@ class Leadership:
         self._url = url
         self._loop: asyncio.Task[None] | None = None
         self.leads = False
+        self._takes_up = False
+        """It leads in the ledger, and takes up what was going on."""
         self.leader_url = ""
 
     async def open(self) -> None:
@@ -89,7 +91,7 @@ class Leadership:
             UnavailableError: the ledger did not answer for :data:`TTL_S`, so that another gateway may lead.
         """
         silent_s = self._monotonic() - self._renewed_at
-        if not self.leads or silent_s >= TTL_S:
+        if not (self.leads or self._takes_up) or silent_s >= TTL_S:
             raise UnavailableError(
                 f"this gateway has not reached the ledger for {silent_s:.0f} s, and another one may lead: "
                 "it does not act"
@@ -126,6 +128,7 @@ class Leadership:
 
         On a slow ledger that may last longer than :data:`TTL_S`: two gateways would replace one another for ever.
         """
+        self._takes_up = True
         resuming = asyncio.create_task(self._led.resume(), name="resume")
         try:
             while not (await asyncio.wait({resuming}, timeout=RENEW_S))[0]:
@@ -136,6 +139,7 @@ class Leadership:
                         self._seen, self._seen_at, self._renewed_at = leader, self._monotonic(), asked
             await resuming
         finally:
+            self._takes_up = False
             if not resuming.done():
                 resuming.cancel()
                 await asyncio.gather(resuming, return_exceptions=True)

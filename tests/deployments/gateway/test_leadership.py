@@ -204,6 +204,29 @@ async def test_a_gateway_that_takes_long_to_take_up_keeps_its_lease(
     candidates.each[0].require_sure()
 
 
+async def test_a_gateway_acts_while_it_takes_up_what_was_going_on(
+    candidates: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An incident is given up then, or a recovery begun: its ranks are to be stopped."""
+    leads = candidates.each[0]
+    with pytest.raises(UnavailableError, match="does not act"):
+        leads.require_sure()
+    found = list[bool]()
+
+    async def resume() -> None:
+        leads.require_sure()
+        found.append(leads.leads)
+        candidates.passes(TTL_S)
+        with pytest.raises(UnavailableError, match="does not act"):
+            leads.require_sure()
+
+    monkeypatch.setattr(candidates.loops[0], "resume", resume)
+    await candidates.look(0)
+    assert found == [False]
+    await candidates.look(0)
+    leads.require_sure()
+
+
 async def test_a_leader_that_does_not_reach_the_ledger_acts_no_more(
     candidates: Candidates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
