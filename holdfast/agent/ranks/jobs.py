@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.metrics import Metrics
@@ -275,8 +275,9 @@ class Jobs:
             fencing.clear()
             self.refuse_stale(start.job, start.epoch)
             fence = asyncio.ensure_future(fencing.wait())
+            either: list[asyncio.Future[Any]] = [bringing, fence]
             try:
-                await asyncio.wait((bringing, fence), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 fence.cancel()
         return await bringing
