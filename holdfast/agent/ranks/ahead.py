@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.run import Run
-from holdfast.errors import AheadError, HoldfastError
+from holdfast.errors import AheadError, HoldfastError, StaleError
 from holdfast.models.agent import Ahead, Start, Waiting
 from holdfast.models.checkpoint import RestoreOrder
 
@@ -50,6 +50,8 @@ class AheadRuns:
         self._kept: dict[str, _Kept] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending: set[asyncio.Task[None]] = set()
+        self._begun: dict[str, int] = {}
+        """The newest epoch of each job that was started here."""
         self._turn = 0
 
     def __contains__(self, job: object) -> bool:
@@ -57,9 +59,15 @@ class AheadRuns:
         return job in self._kept
 
     async def keep(self, command: Ahead) -> Waiting:
-        """Start the ranks, or keep those of the same start for longer; return whether they wait already."""
+        """Start the ranks, or keep those of the same start for longer; return whether they wait already.
+
+        Raises:
+            StaleError: their epoch was started meanwhile: others would take the sockets and control pages of its ranks.
+        """
         start = command.start
         async with self._locks[start.job]:
+            if start.epoch <= self._begun.get(start.job, 0):
+                raise StaleError(f"job {start.job!r}: epoch {start.epoch} was started here already")
             known = self._kept.get(start.job)
             if known is not None and not _same(known.run, start):
                 await self._drop(start.job)
@@ -84,6 +92,7 @@ class AheadRuns:
             AheadError: the start is only for such ranks, and not all of them wait.
         """
         async with self._locks[start.job]:
+            self._begun[start.job] = max(start.epoch, self._begun.get(start.job, 0))
             known = self._kept.get(start.job)
             state = _state(known.run) if known is not None and _same(known.run, start) else Waiting()
             if known is not None and state.ready and start.ahead and start.restore.tier is not None:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.agent.ranks import torch_files
 from holdfast.agent.ranks.ahead import AheadRuns
 from holdfast.agent.ranks.run import Run
-from holdfast.errors import AheadError
+from holdfast.errors import AheadError, StaleError
 from holdfast.models.agent import Ahead, Rendezvous, Start, Waiting
 from holdfast.models.checkpoint import RestoreOrder, Tier
 
@@ -108,6 +108,23 @@ async def test_an_ordinary_start_ends_them() -> None:
     runs.all_wait()
     assert await runs.ahead.take(RESTORED.model_copy(update={"ahead": False})) is None
     assert runs.ended == runs.launched
+
+
+async def test_no_ranks_are_started_ahead_for_an_epoch_that_was_started() -> None:
+    """The order waited for its turn behind the start, whose ranks do not run yet."""
+    runs = Runs()
+    await runs.keep()
+    runs.all_wait()
+    async with runs.ahead._locks["toy"]:
+        starting = asyncio.create_task(runs.ahead.take(RESTORED))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(runs.keep())
+        await asyncio.sleep(0)
+    assert await starting is runs.launched[0]
+    with pytest.raises(StaleError, match="epoch 2 was started here"):
+        await late
+    assert len(runs.launched) == 1
+    assert await runs.keep(START.model_copy(update={"epoch": 3})) == Waiting()
 
 
 async def test_a_rank_that_ended_is_told() -> None:
