@@ -94,8 +94,8 @@ async def hold_ranks(
     ahead, ranks = HOLD_AHEAD, await _ranks(ctx, machines, job.name)
     at_step = at_step or _multiple(_furthest(ranks) + ahead, every)
     await _tell_hold(ctx, job, machines, at_step)
-    limit_s = _limit_s(ranks, at_step, every, longest_s)
-    deadline = ctx.clock.monotonic() + limit_s
+    began = ctx.clock.monotonic()
+    deadline = began + _limit_s(ranks, at_step, every, longest_s)
     split_at: float | None = None
     while (now := ctx.clock.monotonic()) < deadline:
         ranks = await _ranks(ctx, machines, job.name)
@@ -110,9 +110,12 @@ async def hold_ranks(
             ahead, split_at = ahead * 2, None
             at_step = _multiple(_furthest(ranks) + ahead, every)
             await _tell_hold(ctx, job, machines, at_step)
+            if longest_s > HOLD_TIMEOUT_S:  # a person waits no longer; a playbook may have slow steps before it
+                deadline = max(deadline, now + _limit_s(ranks, at_step, every, longest_s))
         await asyncio.sleep(_pause_s(ranks, at_step))
     await _tell_hold(ctx, job, machines, None)
-    raise RefusedError(f"job {job.name} did not reach step {at_step} in {limit_s:.0f} s; it goes on")
+    waited_s = ctx.clock.monotonic() - began
+    raise RefusedError(f"job {job.name} did not reach step {at_step} in {waited_s:.0f} s; it goes on")
 
 
 async def hold_saved(
