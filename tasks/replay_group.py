@@ -17,6 +17,9 @@ from holdfast.policies.diagnose.agreement import Played
 from holdfast.policies.restore import lineage
 from holdfast.tasks.recovery_context import RecoveryContext
 
+SILENT_S = 30.0
+"""A machine that is busy with a replay may answer nothing for so long."""
+
 
 class Ended(Frozen):
     """The end of a group's replay."""
@@ -116,14 +119,24 @@ def checkpoint_of(case: RecoveryContext) -> RemoteCheckpoint | None:
 
 
 async def _results(case: RecoveryContext, name: str, machines: list[Machine]) -> list[RankResult]:
+    """Wait for the results of all ranks. The caller bounds it.
+
+    A machine that is silent is asked again for a while: the replay itself may keep it busy for longer than an answer is
+    waited for, and a group that fails is held against its machines.
+    """
+    clock = case.ctx.clock
+    heard_at = clock.monotonic()
     while True:
-        answers = fleet.all_or_raise(
-            await fleet.ask(
-                case.ctx, machines, lambda agent, _: agent.replay_results(name, case.broken_epoch)
-            )
+        found = await fleet.ask(
+            case.ctx, machines, lambda agent, _: agent.replay_results(name, case.broken_epoch)
         )
+        silent, now = fleet.silent(found), clock.monotonic()
+        heard_at = heard_at if silent else now
+        forgiven = silent if now - heard_at < SILENT_S else ()
+        answers = fleet.all_or_raise({of: each for of, each in found.items() if of not in forgiven})
         ended = [result for results in answers.values() for result in results or ()]
         # One bad rank decides; its group need not wait for ranks that hang on it.
-        if all(results is not None for results in answers.values()) or any(not r.ok for r in ended):
+        whole = not silent and all(results is not None for results in answers.values())
+        if whole or any(not r.ok for r in ended):
             return ended
         await asyncio.sleep(0.05)

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.clock import FakeClock
+from holdfast.errors import SilentError, UnavailableError
+from holdfast.models.agent import RankResult
 from holdfast.models.alert import IncidentClass
+from holdfast.operations import fleet
 from holdfast.policies.diagnose.agreement import Played
-from holdfast.tasks import replay
+from holdfast.tasks import replay, replay_group
 from holdfast.tasks.replay_group import Ended
 
 NOTHING = Ended(ok=False, played=Played(size=0))
@@ -30,3 +34,46 @@ def test_groups_that_came_to_no_result_are_no_evidence_against_the_code(
     """A store that is away has every group fail; only a job that hangs shows its fault by that."""
     case: Any = SimpleNamespace(incident_class=incident_class)
     assert (not replay._nothing_seen(case, ([NOTHING, ended], [NOTHING, NOTHING]))) is evident
+
+
+@pytest.mark.parametrize(("took_s", "fails"), [(5.0, False), (replay_group.SILENT_S, True)])
+async def test_a_machine_that_is_busy_with_the_replay_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, fails: bool
+) -> None:
+    """Its group would fail for it, and a machine of that group be evicted."""
+    clock, looks = FakeClock(0.0), 0
+
+    async def ask(*_: object) -> dict[str, object]:
+        nonlocal looks
+        looks += 1
+        results: dict[str, object] = {
+            name: [RankResult(rank=rank, machine=name, ok=True)] for rank, name in enumerate("ab")
+        }
+        if looks == 1:
+            results["a"] = None
+        elif looks == 2:
+            clock.advance(took_s)
+            results["b"] = SilentError("ReadTimeout")
+        return results
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    case: Any = SimpleNamespace(ctx=SimpleNamespace(clock=clock), broken_epoch=1)
+    if fails:
+        with pytest.raises(SilentError):
+            await replay_group._results(case, "toy~h0", [])
+        return
+    results = await replay_group._results(case, "toy~h0", [])
+    assert [each.machine for each in results] == ["a", "b"]
+    assert looks == 3
+
+
+async def test_a_machine_that_is_gone_ends_the_replay_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens there: no result will come."""
+
+    async def ask(*_: object) -> dict[str, object]:
+        return {"a": UnavailableError("connection refused")}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    case: Any = SimpleNamespace(ctx=SimpleNamespace(clock=FakeClock(0.0)), broken_epoch=1)
+    with pytest.raises(UnavailableError):
+        await replay_group._results(case, "toy~h0", [])
