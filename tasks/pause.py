@@ -100,7 +100,7 @@ async def _saved_by_all(case: RecoveryContext, job: Job, step: int) -> bool:
     ctx, everyone = case.ctx, set(range(job.spec.world_size))
     machines, until = ctx.ledger.machines_named(job.machines), ctx.clock.monotonic() + SAVED_S
     while True:
-        states = fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
+        states = fleet.all_but_silent(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
         if ranks_with(states.values(), job, step) >= everyone:
             return True
         if ctx.clock.monotonic() >= until:

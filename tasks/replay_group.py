@@ -132,8 +132,7 @@ async def _results(case: RecoveryContext, name: str, machines: list[Machine]) ->
         )
         silent, now = fleet.silent(found), clock.monotonic()
         heard_at = heard_at if silent else now
-        forgiven = silent if now - heard_at < SILENT_S else ()
-        answers = fleet.all_or_raise({of: each for of, each in found.items() if of not in forgiven})
+        answers = (fleet.all_but_silent if now - heard_at < SILENT_S else fleet.all_or_raise)(found)
         ended = [result for results in answers.values() for result in results or ()]
         # One bad rank decides; its group need not wait for ranks that hang on it.
         whole = not silent and all(results is not None for results in answers.values())

@@ -97,6 +97,16 @@ def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer
     return answered(answers)
 
 
+def all_but_silent(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
+    """Return all answers; machines that sent none, since they are busy for example, are left out.
+
+    Raises:
+        HoldfastError: the first that failed otherwise.
+    """
+    unheard = silent(answers)
+    return all_or_raise({name: answer for name, answer in answers.items() if name not in unheard})
+
+
 async def settle(
     ctx: Context,
     machines: Iterable[Machine],

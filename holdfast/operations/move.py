@@ -149,7 +149,7 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
     while True:
         answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
         joining = answers.pop(joins)
-        states = fleet.all_or_raise(answers)
+        states = fleet.all_but_silent(answers)
         saved = ranks_with(states.values(), job, step)
         copied = (
             isinstance(joining, AgentState) and bool(moving) and moving <= ranks_with([joining], job, step)

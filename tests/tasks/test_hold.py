@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import RefusedError, StaleError, UnavailableError, UnknownError
+from holdfast.errors import RefusedError, SilentError, StaleError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.checkpoint import Shard, Tier
@@ -167,6 +167,29 @@ async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(
     assert held.result == {"held": True, "step": 15}
     assert {each for each in ranks.orders if each} == {14, 15}
     assert ranks.steps == {"m0": 15, "m1": 15}
+
+
+async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is not stopped in the middle of a step for it."""
+    asked, slow = Ranks(monkeypatch, pace=lambda: 0).ask, [True]
+
+    async def ask(
+        ctx: Context, machines: Iterable[Machine], command: Callable[[object, Machine], Awaitable[object]]
+    ) -> dict[str, object]:
+        answers = await asked(ctx, machines, command)
+        if slow and any(isinstance(each, AgentState) and each.shards for each in answers.values()):
+            slow.clear()
+            await ctx.clock.sleep(pause.SAVED_S)
+            answers["m1"] = SilentError("ReadTimeout")
+        return answers
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    case = case_of(ctx, IncidentClass.CODE_UPDATE)
+    await pause.hold_at_boundary.fn(case)
+    (held,) = ctx.ledger.actions(case.incident_id)
+    assert held.result == {"held": True, "step": 15}
 
 
 async def test_ranks_that_save_no_boundary_go_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
