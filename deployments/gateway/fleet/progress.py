@@ -15,7 +15,8 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
 from holdfast.models.alert import Incident, IncidentState
-from holdfast.models.history import Epoch
+from holdfast.models.classes import BESIDE_TRAINING, ON_PURPOSE
+from holdfast.models.history import Action, Epoch
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger import Ledger
@@ -226,12 +227,22 @@ def _is_stopped(ledger: Ledger, job: Job) -> bool:
 
 
 def _dismiss(ledger: Ledger, job: str) -> None:
-    """Dismiss what was worked on beside the training that is over now: there is nothing left to do (blocking)."""
+    """Dismiss what was worked on beside the training that is over now: there is nothing left to do (blocking).
+
+    So with a change of code or size that has not stopped the ranks yet: it would start the job again that is done.
+    """
     acting = ledger.acting(job)
-    if acting is not None and overtake.leaves_alone(acting, ledger.actions(acting.id)):
+    actions = ledger.actions(acting.id) if acting is not None else ()
+    if acting is not None and (overtake.leaves_alone(acting, actions) or _not_begun(acting, actions)):
         found = "; ".join(acting.reasons)
         summary = f"{found}. Nothing was done about it: the job is done, all its ranks ended with status 0"
         ledger.set_incident(acting.id, state=IncidentState.DISMISSED, summary=summary)
+
+
+def _not_begun(change: Incident, actions: Sequence[Action]) -> bool:
+    """Return whether an incident is a change of a healthy job whose playbook has not ordered its ranks to stop."""
+    changes = change.incident_class in ON_PURPOSE - BESIDE_TRAINING
+    return changes and not any(action.kind == "pause" for action in actions)
 
 
 def _ended(run: JobOnMachine) -> list[int]:

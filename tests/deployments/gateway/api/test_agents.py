@@ -220,6 +220,19 @@ async def test_a_job_whose_ranks_end_well_because_a_playbook_stops_them_is_not_d
     assert kit.ledger.job(JOB).state is JobState.DONE
 
 
+@pytest.mark.parametrize("asked", [IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB])
+async def test_a_change_that_was_not_begun_ends_with_its_job(kit: Kit, asked: IncidentClass) -> None:
+    """The new code was being fetched, or the ranks were on their way to a boundary: it would start them again."""
+    await kit.running_job()
+    found = Classification(incident_class=asked, confidence=1.0, reasons=("asked for",))
+    incident = kit.ledger.open_incident(JOB, found, 1, [], kit.clock.now())
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    kit.ledger.begin(incident.id, 1, "hold:e1", "hold", {})
+    await kit.gateway.progress.note_done(JOB, 1, [0, 1, 2, 3])
+    assert kit.ledger.job(JOB).state is JobState.DONE
+    assert kit.incidents()[0].state is IncidentState.DISMISSED
+
+
 async def test_a_question_ends_with_its_job_also_when_the_gateway_dies_in_between(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
