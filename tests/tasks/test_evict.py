@@ -15,7 +15,7 @@ from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
-from holdfast.operations import stop, swap
+from holdfast.operations import launch, stop, swap
 from holdfast.operations.context import Context
 from holdfast.operations.fence import Fenced
 from holdfast.settings import Settings
@@ -226,6 +226,27 @@ async def test_a_machine_that_does_not_answer_stays_with_the_job_that_has_ended(
     assert ctx.ledger.machine("m0").state is MachineState.STANDBY
     left = ctx.ledger.machine("m1")
     assert (left.state, left.job, engine.evicted) == (MachineState.ACTIVE, "gpt", [])
+
+
+async def test_what_was_started_of_a_job_that_was_stopped_meanwhile_is_ended(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop may have fenced the epoch before, and given back the machines, before the start came to them."""
+    fenced: list[tuple[str, int]] = []
+
+    async def fence(_ctx: Context, machines: list[Machine], _job: str, epoch: int) -> Fenced:
+        fenced.extend((machine.name, epoch) for machine in machines)
+        return Fenced({})
+
+    monkeypatch.setattr(launch, "fence", fence)
+    machines, epoch = ctx.ledger.machines_named(["m0", "m1"]), ctx.ledger.next_epoch("gpt")
+    await launch._record_running(ctx, ctx.ledger, "gpt", machines, epoch, None)
+    assert (ctx.ledger.job("gpt").state, fenced) == (JobState.RUNNING, [])
+    ctx.ledger.set_job("gpt", state=JobState.STOPPED, done_at=ctx.clock.now())
+    with pytest.raises(StaleError, match="is stopped"):
+        await launch._record_running(ctx, ctx.ledger, "gpt", machines, epoch, None)
+    assert ctx.ledger.job("gpt").state is JobState.STOPPED
+    assert fenced == [("m0", 1), ("m1", 1)]
 
 
 @pytest.mark.parametrize("state", [JobState.STOPPED, JobState.SCALED_TO_ZERO])
