@@ -110,7 +110,8 @@ async def hold_ranks(
             ahead, split_at = ahead * 2, None
             at_step = _multiple(_furthest(ranks) + ahead, every)
             await _tell_hold(ctx, job, machines, at_step)
-            if longest_s > HOLD_TIMEOUT_S:  # a person waits no longer; a playbook may have slow steps before it
+            if longest_s > HOLD_TIMEOUT_S:
+                # A person waits no longer; a playbook may have slow steps before it.
                 deadline = max(deadline, now + _limit_s(ranks, at_step, every, longest_s))
         await asyncio.sleep(_pause_s(ranks, at_step))
     await _tell_hold(ctx, job, machines, None)
