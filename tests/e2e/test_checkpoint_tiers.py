@@ -113,7 +113,7 @@ def test_the_newest_checkpoint_in_s3_is_damaged(site: Site, name: str) -> None:
 
     _, refusing, going_on = site.epochs(name)
     assert (refusing.start_step, going_on.start_step) == (newest.step, older.step)
-    assert incident.attempt == 1, site.told(name)
+    assert site.attempts(incident) == 1, site.told(name)
     assert site.done(incident)["start"] == site.done(incident)["verify"] == 2
     reasons = {each.step: each.suspect_reason for each in site.ledger.checkpoints(name) if each.suspect}
     assert reasons.keys() == {newest.step}

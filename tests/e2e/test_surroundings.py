@@ -118,7 +118,7 @@ def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
 
     incident = site.wait_recovered(name)
     assert site.evicted() == {before[1]}
-    assert incident.attempt == 1
+    assert site.attempts(incident) == 1, site.told(name)
     assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id]
     done = dict(site.done(incident))
     assert (done["approve"], done["evict"], done["pause"], done["check"]) == (1, 1, 1, 3)
