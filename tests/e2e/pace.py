@@ -13,6 +13,11 @@ _SLOWLY = """\
         if not os.path.exists(HURRY):
             time.sleep(0.15 if step < args.steps / 2 else 1.0)
 """
+SLOW_SECOND_EPOCH = """\
+        slow = os.environ["HOLDFAST_EPOCH"] == "2" and not os.path.exists(HURRY)
+        time.sleep(2.0 if slow else 0.05)
+"""
+"""For what is to happen some steps after the second epoch was found to be up, on however busy a host."""
 
 
 class Paced:
@@ -21,14 +26,14 @@ class Paced:
     From half of its steps on it slows down: on a busy host faults take longer, and are to come before its end.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, slowly: str = _SLOWLY) -> None:
         self.code = folder / "paced"
         self.code.mkdir()
         self._hurry = folder / "hurry"
         text = (EXAMPLES / "train_gpt.py").read_text()
         assert text.count(_SLEEP) == 1
         self.script = self.code / "train_gpt.py"
-        self.script.write_text(text.replace(_SLEEP, _SLOWLY.replace("HURRY", repr(str(self._hurry)))))
+        self.script.write_text(text.replace(_SLEEP, slowly.replace("HURRY", repr(str(self._hurry)))))
         kept = "train_gpt_kept.py"
         (self.code / kept).write_text((EXAMPLES / kept).read_text())
 
