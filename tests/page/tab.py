@@ -62,7 +62,11 @@ class Tab:
 
     async def open(self, url: str) -> None:
         """Go to an address and wait until its document is there."""
-        await self.call("Page.navigate", url=url)
+        deadline = time.monotonic() + DEADLINE_S
+        # A busy host refuses connections for a moment to what listens.
+        while "CONNECTION_REFUSED" in (await self.call("Page.navigate", url=url)).get("errorText", ""):
+            assert time.monotonic() < deadline, f"{url} refuses connections"
+            await asyncio.sleep(0.2)
         await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     async def sees(self, text: str) -> None:
