@@ -33,7 +33,7 @@ def network() -> torch.nn.Module:
 def pace(notes: Path, share: float) -> None:
     """Take so long that there is time for all that a test does, and no time once the file ``hurry`` is there."""
     if not (notes / "hurry").exists():
-        time.sleep(0.1 if share < 0.5 else 0.5)
+        time.sleep(0.1 if share < 0.5 else 1.0)
 
 
 def main(steps: int, notes: Path) -> None:
