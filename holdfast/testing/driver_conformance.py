@@ -16,7 +16,7 @@ from holdfast.models.incarnation import unit_of
 from holdfast.models.machine import Scope
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 120.0, what: str = "") -> None:
     """Poll ``condition`` until it holds; fail after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():

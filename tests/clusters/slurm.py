@@ -46,6 +46,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=500
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 SlurmdParameters=config_overrides
+MessageTimeout=30
 SlurmctldTimeout=30
 SlurmdTimeout=30
 KillWait=30
@@ -78,7 +79,7 @@ class Cluster:
         self.env = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(self.conf)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, timeout_s: float = 60) -> Cluster:
+    def start(self, timeout_s: float = 180) -> Cluster:
         """Until every node is idle."""
         for folder in (
             "munge",
@@ -132,7 +133,7 @@ class Cluster:
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands prints."""
-        done = subprocess.run(command, env=self.env, check=True, timeout=30, capture_output=True, text=True)
+        done = subprocess.run(command, env=self.env, check=True, timeout=90, capture_output=True, text=True)
         return done.stdout
 
     def states(self) -> dict[str, str]:
@@ -205,7 +206,7 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         files = [f"--{what}-file={folder / what}" for what in ("pid", "log", "seed")]
         self._spawn("munged", "munged", "-F", f"--key-file={key}", f"--socket={folder / 's'}", *files)
-        self._wait((folder / "s").exists, 20, "munged listens")
+        self._wait((folder / "s").exists, 120, "munged listens")
 
     def _spawn(self, name: str, *command: str) -> None:
         with (self.root / "log" / f"{name}.out").open("ab") as log:

@@ -16,7 +16,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
 from tests.certificates import AGENT_NAME, Authority
 from tests.clusters.slurm import Cluster
-from tests.e2e.pace import digest
+from tests.e2e.pace import Paced, digest
 from tests.e2e.site import POLICY, Site
 from tests.e2e.waiting import free_ports, wait_for
 
@@ -74,9 +74,10 @@ def test_faults_on_a_slurm_cluster_change_no_bit_of_the_result(
     site: Site, slurm_cluster: Cluster, tmp_path: Path
 ) -> None:
     """A dead rank, a dead machine and a hang; another job on the same cluster sees nothing of it."""
-    faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"
-    machines = site.submit("faulty", "--out", str(faulty), steps=STEPS).machines
-    site.submit("calm", "--out", str(calm), steps=STEPS)
+    faulty, calm, paced = tmp_path / "faulty.pt", tmp_path / "calm.pt", Paced(tmp_path)
+    # However long the other job takes to begin, and each recovery: the hang comes before its end.
+    machines = site.submit("faulty", "--out", str(faulty), steps=STEPS, code_dir=paced.code).machines
+    site.submit("calm", "--out", str(calm), steps=STEPS, code_dir=paced.code)
     assert set(machines) <= set(slurm_cluster.nodes)
 
     site.fault("kill-rank", machines[1])
@@ -89,7 +90,7 @@ def test_faults_on_a_slurm_cluster_change_no_bit_of_the_result(
     assert {"DOWN", "DRAIN"} <= slurm_cluster.flags(machines[0])
     assert died.id in slurm_cluster.reason(machines[0])
 
-    site.wait_more_steps("faulty", 20)
+    site.wait_more_steps("faulty", 10)
     stopped = psutil.Process(site.pids("faulty")[1])
     site.fault("hang-rank", machines[1])
     hung = site.wait_recovered("faulty", 3)
@@ -97,6 +98,7 @@ def test_faults_on_a_slurm_cluster_change_no_bit_of_the_result(
     assert machines[1] in site.evicted()
     assert not stopped.is_running()
 
+    paced.hurry()
     for job in ("faulty", "calm"):
         site.wait_done(job)
     assert len(site.epochs("faulty")) == 4
