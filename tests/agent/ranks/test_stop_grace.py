@@ -31,6 +31,7 @@ print("up", flush=True)
 """
 STAYS = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('no', flush=True))\nprint('up', flush=True)\n"
 IGNORES = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n"
+GRACE_S = 1.0
 NEVER_S = 50.0
 """No test waits for it."""
 
@@ -90,10 +91,15 @@ async def test_without_a_grace_it_may_not(agent: AgentProcess, tmp_path: Path) -
 
 
 async def test_a_script_that_stays_is_killed(agent: AgentProcess) -> None:
-    """SIGKILL when its time is up."""
-    # Long enough for a rank of low priority to say that it stays, on a host that is busy.
-    assert await stopped(agent, "stays", STAYS, 6.0) == [0, 1]
-    assert "no" in agent.log("stays")
+    """SIGKILL when its time is up, and not before."""
+    agent.script("stays", STAYS + SLEEP)
+    async with agent.client as client:
+        (rank,) = await client.start(agent.start("stays", ranks=(0,), world_size=1))
+        until(lambda: "up" in agent.log("stays"))
+        begun = time.monotonic()
+        assert await client.fence(fence(agent, "stays").model_copy(update={"grace_s": GRACE_S})) == [0]
+        assert time.monotonic() - begun > 0.9 * GRACE_S
+        assert not psutil.pid_exists(rank.pid)
 
 
 @pytest.mark.parametrize("script", [IGNORES, "print('up', flush=True)\n"], ids=["ignored", "default"])
