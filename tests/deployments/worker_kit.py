@@ -61,8 +61,12 @@ def prefect_server(folder: Path) -> Iterator[str]:
 
 
 def _client() -> httpx.Client:
-    """Without kept connections: the server closes idle ones after five seconds, perhaps just when one is used."""
-    return httpx.Client(timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
+    """Without kept connections: the server closes idle ones after five seconds, perhaps just when one is used.
+
+    One that is refused is tried again for 1.5 s: a busy host does so for a moment to servers that listen.
+    """
+    transport = httpx.HTTPTransport(retries=3, limits=httpx.Limits(max_keepalive_connections=0))
+    return httpx.Client(timeout=120, transport=transport)
 
 
 @dataclass
