@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -44,7 +45,8 @@ def started(driver: LocalDriver, name: str) -> tuple[psutil.Process, psutil.Proc
     def forks() -> bool:
         if (agent := processes.find_agent(machine_dir(driver.home, name))) is None:
             return False
-        found[:] = [agent, *(child for child in agent.children() if child.children())]
+        with suppress(psutil.NoSuchProcess):  # a tool that the agent ran ends meanwhile
+            found[:] = [agent, *(child for child in agent.children() if child.children())]
         return len(found) > 1
 
     wait_until(forks)

@@ -107,6 +107,12 @@ async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, 
     assert found.step > 0
     until(lambda: any(job.rehearsed for beat in gateway.heartbeats[-20:] for job in beat.jobs))
     async with machine.client as client:
+
+        async def saved_since() -> bool:
+            shards = (await client.state()).shards
+            return any(shard.job == "fine" and shard.step > found.step for shard in shards)
+
+        await eventually(saved_since)
         order = Prove(job="fine", incarnation=machine.incarnation)
         (again,) = await client.prove(order)
         assert again.outcome is RehearsalOutcome.PROVEN, again.told
