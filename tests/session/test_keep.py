@@ -138,5 +138,5 @@ def test_without_a_word_of_the_agent_they_end_as_ever(agent: KeepingAgent) -> No
     start(agent, "alone", extra=("--step-seconds", "0.05"))
     agent.wait_for(lambda: saved(agent, 1))
     killed(agent)
-    codes = agent.join(60)
+    codes = agent.join()
     assert codes == [-signal.SIGKILL if rank == VICTIM else 1 for rank in range(RANKS)], agent.output()
