@@ -15,8 +15,10 @@ import pytest
 import yaml
 
 from holdfast.deployments.local import control, pidfile
+from holdfast.drivers import processes
 from holdfast.drivers.local import LocalDriver
 from holdfast.errors import SettingsError, UnavailableError
+from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from tests.e2e.waiting import free_ports, wait_for
 
@@ -38,6 +40,15 @@ def of_home(home: Path) -> list[psutil.Process]:
     return [
         each for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])
     ]
+
+
+def serving(home: Path) -> dict[str, int | None]:
+    """Process of each service, of their supervisor and of each machine's agent: these start others, sooner or later."""
+    names = ("supervisor", "prefect", "s3", "gateway", "worker")
+    found = {name: pidfile.running(home, name) for name in names}
+    machines = [each.name for each in LocalDriver(home).machines()]
+    found |= {name: processes.find_agent(machine_dir(home, name)) for name in machines}
+    return {name: process and process.pid for name, process in found.items()}
 
 
 @pytest.fixture
@@ -76,17 +87,6 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     declared = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
     assert any(f"{len(declared)} deployments" in line for line in said)
     assert any("1 machines are ready" in line for line in said)
-    assert httpx.get(f"{settings.gateway}/healthz", trust_env=False).status_code == 200
-
-    before = {each.pid for each in of_home(home)}
-    control.up(home, 1, said.append, port=settings.port + 5)
-    assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
-    assert {each.pid for each in of_home(home)} == before
-    assert any("running already" in line for line in said)
-
-    gateway = pidfile.running(home, "gateway")
-    assert gateway
-    gateway.kill()
 
     def answers() -> bool:
         try:
@@ -94,6 +94,17 @@ def test_up_twice_kill_and_down(home: Path) -> None:
         except httpx.HTTPError:
             return False
 
+    wait_for("it answers", answers)
+    before = serving(home)
+    assert None not in before.values()
+    control.up(home, 1, said.append, port=settings.port + 5)
+    assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
+    assert serving(home) == before
+    assert any("running already" in line for line in said)
+
+    gateway = pidfile.running(home, "gateway")
+    assert gateway
+    gateway.kill()
     wait_for("another gateway", lambda: (new := pidfile.running(home, "gateway")) and new.pid != gateway.pid)
     wait_for("it answers", answers)
 

@@ -43,7 +43,7 @@ def run_register(settings: Settings) -> str:
         "print(asyncio.run(register(Settings(home=Path(sys.argv[1]), prefect_api_url=sys.argv[2]))))"
     )
     command = [sys.executable, "-c", code, str(settings.home), settings.prefect_api_url]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout
 
 
 def deployments(api: Api) -> dict[str, dict[str, Any]]:
