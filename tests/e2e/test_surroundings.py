@@ -65,7 +65,13 @@ def test_healthy_job_is_checked_and_goes_on_in_place(
 def hold(site: Site, name: str) -> tuple[str, ...]:
     """A job that is held, so that its loss does not tell of the fault before a person does; its machines."""
     machines = site.submit(name).machines
-    site.http.post(f"/v1/jobs/{name}/pause").raise_for_status()
+
+    def held() -> bool:
+        answer = site.http.post(f"/v1/jobs/{name}/pause")
+        # 503: an agent stands still for longer than it is waited for. The ranks go on, and a person asks again.
+        return answer.status_code != httpx.codes.SERVICE_UNAVAILABLE and answer.raise_for_status().is_success
+
+    wait_for("the job is held", held)
     return machines
 
 

@@ -258,4 +258,4 @@ def _said(error: Exception) -> str:
 
 def _run(*command: str) -> str:
     env = {**os.environ, "PATH": _PATH}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=True).stdout
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True).stdout
