@@ -76,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(service.command, env=clean | service.env, stdout=log, stderr=log)
     try:
-        wait_for(lambda: f"Prefect answers: {(home / 'log').read_text()[-2000:]}", service.healthy, 120)
+        wait_for(lambda: f"Prefect answers: {(home / 'log').read_text()[-2000:]}", service.healthy, 200)
         context = tls.of(settings).client()
         assert context
         yield Server(settings, context, pki)

@@ -31,7 +31,7 @@ def test_training_goes_on_without_the_control_plane(site: Site, name: str) -> No
     # Back again, the gateway hears of all the steps, and takes its own absence for nobody's fault.
     now = site.step(name)
     wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
-    site.wait_more_steps(name, 30)
+    site.wait_more_steps(name, 10)
     assert site.pids(name) == pids
     assert site.incident(name) is None
     assert [epoch.epoch for epoch in site.epochs(name)] == [1]
@@ -52,7 +52,7 @@ def test_a_ledger_that_is_locked_for_a_while_ends_no_rank(site: Site, name: str)
         other.close()
     now = site.step(name)
     wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
-    site.wait_more_steps(name, 30)
+    site.wait_more_steps(name, 10)
     assert site.pids(name) == pids
     assert site.incident(name) is None
     assert [epoch.epoch for epoch in site.epochs(name)] == [1]

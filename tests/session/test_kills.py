@@ -18,6 +18,7 @@ from holdfast.storage.checkpoints.save import buffers
 from tests.session.harness import _forks
 from tests.session.killed import save_for_ever
 from tests.session.paired import PairedAgent
+from tests.storage.checkpoints.format.test_shards import stop_in_a_copy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 RANKS = 3
@@ -32,10 +33,11 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def kill_often(folder: Path, times: int, torn: int, within_s: float) -> int:
+def kill_often(folder: Path, times: int, torn: int, within_s: float, aimed: int = 0) -> int:
     """Kill a saving process at random moments and look each time; how often in the middle of a save.
 
-    It is killed so many ``times``, and on until ``torn`` kills came in the middle of a save or time is up.
+    It is killed so many ``times``, and on until ``torn`` kills came in the middle of a save or time is up. With
+    ``aimed`` one of so many kills is no matter of luck: the process is stopped in the middle of a save first.
     """
     told, begun, hit = folder / "told", time.monotonic(), 0
     told.write_bytes(struct.pack("<qq", 0, 0))
@@ -50,7 +52,11 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float) -> int:
             assert process.is_alive(), "it ended by itself"
             assert time.monotonic() < deadline, f"no common save in 180 s after {epoch} starts"
             time.sleep(0.0005)
-        time.sleep(random.random() * 0.01)
+        if aimed and epoch % aimed == 0:
+            assert process.pid
+            stop_in_a_copy(process.pid, folder / "own")
+        else:
+            time.sleep(random.random() * 0.01)
         process.kill()
         process.join(60)
         common = struct.unpack("<qq", told.read_bytes())
@@ -63,7 +69,7 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float) -> int:
 
 def test_kills_at_random_moments_lose_no_common_save(folder: Path) -> None:
     """Dozens, some of them in the middle of a copy."""
-    assert kill_often(folder, 24, 3, 240.0) >= 3
+    assert kill_often(folder, 24, 3, 240.0, aimed=8) >= 3
 
 
 CHOICES = {

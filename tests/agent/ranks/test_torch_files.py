@@ -92,10 +92,12 @@ async def test_tensors_of_ranks_are_gone_after_a_fence(
         until(lambda: not any(psutil.pid_exists(pid) for pid in dies))
         await client.fence(fence(agent, "dies"))
         assert of(dies) == []
-        assert (of(lives), of(bystander)) == kept
+        # Their loaders read ahead, sooner or later: more may be there than before.
+        assert {*kept[0]} <= {*of(lives)}
+        assert {*kept[1]} <= {*of(bystander)}
         await client.fence(fence(agent, "lives"))
         assert of(lives) == []
-        assert of(bystander) == kept[1]
+        assert {*kept[1]} <= {*of(bystander)}
 
 
 @pytest.mark.e2e
