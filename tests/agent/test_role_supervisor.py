@@ -89,7 +89,7 @@ def supervise(folder: Path, failures: int, work: Callable[[Supervisor], Any]) ->
 
 
 async def until(seen: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not seen():  # noqa: ASYNC110  (the thread of a replica sets no event)
             await asyncio.sleep(0.01)
 

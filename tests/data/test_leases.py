@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import httpx
@@ -404,20 +404,24 @@ def test_followed_splits_and_mixes_are_leased(
 def test_requests_without_end_leave_time_for_commits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of workers without a split ask each second: the place is listed a tenth of the time."""
     book = LeaseBook(data.folder(folder, follow=True))
-    grow, asked, listed = book._data.grow, 0, 0
+    grow, asked, listed, now = book._data.grow, 0, 0, 1.0
 
     def slow() -> bool:
-        nonlocal listed
+        nonlocal listed, now
         listed += 1
-        time.sleep(0.2)
+        now += 0.2
         return grow()
 
     monkeypatch.setattr(book._data, "grow", slow)
+    monkeypatch.setattr(lease_book, "time", SimpleNamespace(monotonic=lambda: now))
     while book.grant(f"w{asked}"):
         asked += 1
     for _ in range(100):
         assert book.grant("more") is None
     assert listed == 1
+    now += 1.9
+    assert book.grant("more") is None
+    assert listed == 2
 
 
 def test_a_listing_that_grew_is_in_the_journal_once(
