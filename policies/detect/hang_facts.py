@@ -93,6 +93,7 @@ def facts(
     state: RankState,
     now: float,
     *,
+    woke_at: float = 0.0,
     earlier: tuple[float, float] | None = None,
     longest_gap_s: float = 0.0,
     stopped_since: float | None = None,
@@ -109,6 +110,7 @@ def facts(
         machine: where it runs.
         state: from the newest heartbeat.
         now: when that heartbeat was made, on the agent's own clock (Unix seconds).
+        woke_at: time of a heartbeat before which none came for long: silence counts from there.
         earlier: (time, ``cpu_s``) of a heartbeat a few seconds before; None counts as busy.
         longest_gap_s: see :class:`HangFacts`.
         stopped_since: time of the first heartbeat of the present run in state T.
@@ -129,7 +131,7 @@ def facts(
     return HangFacts(
         rank=state.rank,
         machine=machine,
-        silent_s=max(0.0, now - state.step_at),
+        silent_s=max(0.0, now - max(state.step_at, woke_at)),
         cpu_cores=cores,
         process_state=state.process_state,
         activity=state.activity,

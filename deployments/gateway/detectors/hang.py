@@ -23,6 +23,10 @@ from holdfast.policies.detect.hang_facts import HangFacts, Learned, facts
 
 SAMPLE_S = 3.0
 """Processor use is taken over so long."""
+LATE_S = 3.0
+"""A heartbeat that is so much later than two intervals, and ..."""
+LATE_FACTOR = 3
+"""... than this x the interval before it, comes from a machine that stood still, or that was not heard."""
 _SAMPLES_SHARE = 0.05
 """Least interval between two reads of the stacks, as a share of the silence."""
 AGAIN_S = 5.0
@@ -43,9 +47,12 @@ class _History:
     stopped_since: float | None = None
     blocked_since: float | None = None
     last: RankState | None = None
+    woke_at: float = 0.0
+    """When the newest heartbeat came before which none had come for long."""
 
-    def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
-        """Take the rank's state of a heartbeat made at ``at``."""
+    def add(self, state: RankState, at: float, exempt: frozenset[str], late_s: float) -> None:
+        """Take the rank's state of a heartbeat made at ``at``; the next is late after ``late_s``."""
+        self._wake(state, at, late_s)
         self.cpu.append((at, state.cpu_s))
         self.work.append((state.children_cpu_s, float(state.io_bytes)))
         while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
@@ -64,6 +71,18 @@ class _History:
         """Return the oldest sample, if it is old enough to compare with; None when there is none yet."""
         oldest, newest = self.cpu[0], self.cpu[-1]
         return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
+
+    def _wake(self, state: RankState, at: float, late_s: float) -> None:
+        """Note that the machine, or the whole host, stood still: what it shows of that time is no hang.
+
+        Once in a silence, so that heartbeats that are always late excuse none; not before the first step, for which
+        there is time enough.
+        """
+        if len(self.cpu) < 2 or state.steps_done == 0 or state.step_at <= self.woke_at:
+            return
+        before, last = self.cpu[-2][0], self.cpu[-1][0]
+        if at - last > max(late_s, LATE_FACTOR * (last - before)):
+            self.woke_at = at
 
     def _gap(self, state: RankState, exempt: frozenset[str]) -> None:
         """Measure the gap between two consecutive steps, outside of evaluation, checkpoints and holds."""
@@ -110,7 +129,7 @@ class Hangs:
                 if known is None or (known.epoch, known.pid) != (run.epoch, rank.pid):
                     known = self._ranks[key] = _History(run.epoch, rank.pid)
                 self._known.observe(job, known.last, rank, self._exempt)
-                known.add(rank, beat.at, self._exempt)
+                known.add(rank, beat.at, self._exempt, LATE_S + 2 * self._site.settings.heartbeat_s)
 
     async def tick(self) -> None:
         """Run one round."""
@@ -176,7 +195,7 @@ class Hangs:
             for rank in run.ranks:
                 if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
                     continue
-                silent_s = max(0.0, known.cpu[-1][0] - rank.step_at)
+                silent_s = max(0.0, known.cpu[-1][0] - max(rank.step_at, known.woke_at))
                 if hang.rules_out(silent_s, rank.step_s, known.longest_gap_s, self._policy):
                     return True
         return False
@@ -198,6 +217,7 @@ class Hangs:
                     machine,
                     rank,
                     known.cpu[-1][0],
+                    woke_at=known.woke_at,
                     earlier=known.earlier(),
                     longest_gap_s=max(known.longest_gap_s, self._known.gap_s(job)),
                     stopped_since=known.stopped_since,

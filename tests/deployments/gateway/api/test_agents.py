@@ -501,6 +501,48 @@ async def test_stopped_rank_is_a_hang(kit: Kit) -> None:
     assert len(kit.incidents()) == 1
 
 
+async def test_a_host_that_stood_still_is_no_hang(kit: Kit) -> None:
+    """No rank made a step while everything slept. What makes none afterwards hangs, as ever."""
+    await kit.running_job()
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    last = kit.clock.now()
+    kit.clock.advance(60)
+
+    async def still() -> None:
+        for number in range(2):
+            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+        await kit.gateway.hangs.tick()
+        await kit.settled()
+
+    await still()
+    assert not kit.incidents()
+    for _ in range(60):
+        kit.clock.advance(0.5)
+        await still()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_HANG
+    assert incident.alerts[0].evidence["silent_s"] < 10
+
+
+async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
+    """Only the first late one of a silence counts."""
+    await kit.running_job()
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    last = kit.clock.now()
+    for late_s in (10, 0.5, 10):
+        kit.clock.advance(late_s)
+        for number in range(2):
+            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+        await kit.gateway.hangs.tick()
+        await kit.settled()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_HANG
+
+
 async def test_slow_first_step_is_no_hang(kit: Kit) -> None:
     """Before the first step of an epoch a job may be silent for long."""
     await kit.running_job()
