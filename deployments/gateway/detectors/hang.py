@@ -50,9 +50,8 @@ class _History:
     woke_at: float = 0.0
     """When the newest heartbeat came before which none had come for long."""
 
-    def add(self, state: RankState, at: float, exempt: frozenset[str], late_s: float) -> None:
-        """Take the rank's state of a heartbeat made at ``at``; the next is late after ``late_s``."""
-        self._wake(state, at, late_s)
+    def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
+        """Take the rank's state of a heartbeat made at ``at``."""
         self.cpu.append((at, state.cpu_s))
         self.work.append((state.children_cpu_s, float(state.io_bytes)))
         while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
@@ -72,11 +71,11 @@ class _History:
         oldest, newest = self.cpu[0], self.cpu[-1]
         return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
 
-    def _wake(self, state: RankState, at: float, late_s: float) -> None:
-        """Note that the machine, or the whole host, stood still: what it shows of that time is no hang.
+    def wake(self, state: RankState, at: float, late_s: float) -> None:
+        """Note, before the heartbeat of ``at`` is taken, whether it is late: machine or host stood still.
 
-        Once in a silence, so that heartbeats that are always late excuse none; not before the first step, for which
-        there is time enough.
+        That time is no hang, and no pause of the job. Once in a silence, so that heartbeats that are always late excuse
+        none; not before the first step, for which there is time enough.
         """
         if len(self.cpu) < 2 or state.steps_done == 0 or state.step_at <= self.woke_at:
             return
@@ -91,7 +90,7 @@ class _History:
             return
         if before.paused or state.paused or {before.activity, state.activity} & exempt:
             return
-        self.longest_gap_s = max(self.longest_gap_s, state.step_at - before.step_at)
+        self.longest_gap_s = max(self.longest_gap_s, state.step_at - max(before.step_at, self.woke_at))
 
 
 def _since(before: float | None, now_so: bool, at: float) -> float | None:
@@ -128,8 +127,9 @@ class Hangs:
                 known = self._ranks.get(key)
                 if known is None or (known.epoch, known.pid) != (run.epoch, rank.pid):
                     known = self._ranks[key] = _History(run.epoch, rank.pid)
-                self._known.observe(job, known.last, rank, self._exempt)
-                known.add(rank, beat.at, self._exempt, LATE_S + 2 * self._site.settings.heartbeat_s)
+                known.wake(rank, beat.at, LATE_S + 2 * self._site.settings.heartbeat_s)
+                self._known.observe(job, known.last, rank, self._exempt, known.woke_at)
+                known.add(rank, beat.at, self._exempt)
 
     async def tick(self) -> None:
         """Run one round."""

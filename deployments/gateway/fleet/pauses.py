@@ -35,15 +35,25 @@ class KnownPauses:
     def __init__(self) -> None:
         self._jobs: dict[str, _Known] = {}
 
-    def observe(self, job: Job, before: RankState | None, now: RankState, declared: Collection[str]) -> None:
-        """Take two states of one rank, one heartbeat apart: a step that ended a pause shows how long the pause was."""
+    def observe(
+        self,
+        job: Job,
+        before: RankState | None,
+        now: RankState,
+        declared: Collection[str],
+        woke_at: float = 0.0,
+    ) -> None:
+        """Take two states of one rank, one heartbeat apart: a step that ended a pause shows how long the pause was.
+
+        Until ``woke_at`` the rank's machine stood still.
+        """
         if now.reports or now.steps_done:
             self._of(job).reports = True
         if before is None or before.steps_done == 0 or now.steps_done != before.steps_done + 1:
             return
         if before.paused or now.paused:
             return
-        known, pause_s = self._of(job), now.step_at - before.step_at
+        known, pause_s = self._of(job), now.step_at - max(before.step_at, woke_at)
         phase = before.activity if before.activity in declared else now.activity
         if phase not in declared:
             known.gap_s = max(known.gap_s, pause_s)

@@ -44,6 +44,15 @@ def test_holds_first_steps_and_steps_that_were_not_seen_say_nothing() -> None:
     assert known.gap_s(job()) == 0.0
 
 
+def test_what_a_host_slept_is_no_pause_of_the_job() -> None:
+    """Else a hang would be looked for half an hour late from then on."""
+    known = KnownPauses()
+    known.observe(job(), state(4, 100.0), state(5, 3701.0), DECLARED, woke_at=3700.0)
+    known.observe(job(), state(5, 3701.0, activity="eval"), state(6, 7400.0), DECLARED, woke_at=7390.0)
+    assert known.gap_s(job()) == 1.0
+    assert known.learned(job()).phase_s == {"eval": 10.0}
+
+
 def test_another_submission_is_another_job() -> None:
     """It may compute something else."""
     known = KnownPauses()
