@@ -97,7 +97,7 @@ def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
     """All ranks wait; the outlier's machine is evicted for this job."""
     before = site.submit(name).machines
     # A hang is judged by the pace that the job had.
-    site.wait_more_steps(name, 20)
+    site.wait_more_steps(name)
     stopped = psutil.Process(site.pids(name)[1])
     site.fault("hang-rank", before[1])
     wait_for("the rank is stopped", lambda: stopped.status() == psutil.STATUS_STOPPED)
