@@ -174,6 +174,7 @@ def test_update_takes_effect_now(site: Site, name: str, tmp_path: Path) -> None:
     assert_in_place(site, name, before)
     assert site.job(name).code_version == version
     (hold,) = [action for action in site.ledger.actions(incident.id) if action.kind == "hold"]
+    assert hold.result["held"], hold.result
     first, second = site.epochs(name)
     assert second.code_version == version
     # The step that all ranks were held at; the ledger may not have heard of the last few before it.
