@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import update
 
 from holdfast.errors import NoStandbyError, RefusedError, StaleError
-from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger import Ledger, connection
 from holdfast.storage.ledger.schema import JobRow
 from tests.storage.ledger.samples import alert, classified, register
 
@@ -21,6 +21,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.storage.ledger.processes"])
 
 Work = Callable[[Ledger, int], Any]
+PATIENCE_S = 120
 
 _together: Barrier | None = None
 
@@ -31,6 +32,8 @@ def _prepare(barrier: Barrier) -> None:
 
 
 def _run(url: str, work: Work, number: int) -> Any:
+    # One of them always has the lock: where that one stands still, on a busy host, the others wait for the host.
+    connection.BUSY_TIMEOUT_S = connection.CONNECT_TIMEOUT_S = PATIENCE_S
     ledger = Ledger(url)
     assert _together is not None
     _together.wait(120)

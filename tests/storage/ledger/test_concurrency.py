@@ -74,10 +74,10 @@ def test_incidents_opened_together_have_numbers_of_their_own(url: str, ledger: L
 
 
 def test_busy_processes_do_not_lock_one_another_out(url: str, ledger: Ledger) -> None:
-    """No call fails for a lock, and none takes long."""
+    """No call fails for a lock, and none takes as long as a process waits here: none was starved."""
     running_job(ledger)
     ledger.open_epoch("gpt", 1, 0, "v1", [], "", at=1.0)
-    assert max(processes.at_once(url, processes.everything)) < 30.0
+    assert max(processes.at_once(url, processes.everything)) < processes.PATIENCE_S / 2
     assert len(ledger.alerts(limit=1000)) == 160
 
 
