@@ -329,14 +329,23 @@ class Site:
     def release_evicted(self) -> None:
         """Machines that tests broke are repaired: they start anew, and stand by later."""
         for machine in self.evicted():
-            self.http.post(f"/v1/machines/{machine}/release").raise_for_status()
+            self._ask(f"/v1/machines/{machine}/release")
+
+    def _ask(self, path: str) -> None:
+        """Have the gateway do something; again while its ledger or an agent does not answer (503), as a person does."""
+
+        def taken() -> httpx.Response | None:
+            answer = self.http.post(path)
+            return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
+
+        wait_for(f"the gateway does {path}", taken, every_s=0.5).raise_for_status()
 
     def settle(self) -> None:
         """Back to rest: services up, jobs stopped, broken machines on their way back to the pool."""
         self.wait_well()
         for job in self.ledger.jobs():
             if job.state not in OVER:
-                self.http.post(f"/v1/jobs/{job.name}/stop").raise_for_status()
+                self._ask(f"/v1/jobs/{job.name}/stop")
         wait_for("no open incident", lambda: not self.ledger.incidents(state=IncidentState.OPEN))
         self.release_evicted()
 
