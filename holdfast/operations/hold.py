@@ -58,7 +58,7 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
 
 
 def is_held_by_a_playbook(ctx: Context, job_name: str) -> bool:
-    """Return whether a playbook that stops the job has taken it up: its ranks go on when that says so, not before."""
+    """Return whether a playbook that stops the job has taken it up: it alone lets its ranks go."""
     acting = ctx.ledger.acting(job_name, evidence=False)
     stops = acting is not None and acting.incident_class not in overtake.TRAINS_ON
     return stops and ctx.ledger.job(job_name).state is JobState.RECOVERING

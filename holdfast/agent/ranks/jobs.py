@@ -294,7 +294,8 @@ class Jobs:
             self._stores[command.job] = store
         bringing = asyncio.gather(*(self._supply.restored(command, rank) for rank in command.ranks))
         try:
-            for rank, restored in zip(command.ranks, await self._brought(command, bringing), strict=True):
+            brought = await self._brought(command, bringing)
+            for rank, restored in zip(command.ranks, brought, strict=True):
                 run.hand_over(rank, restored)
         except BaseException:
             bringing.cancel()
