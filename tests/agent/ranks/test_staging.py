@@ -262,7 +262,7 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
         ended.append(start.epoch)
         return []
 
-    run: Any = SimpleNamespace(start=start, launch=launch, stop=stop)
+    run: Any = SimpleNamespace(start=start, launch=launch, stop=stop, hand_over=lambda *_: None)
     some: Any = SimpleNamespace(observe=lambda _: None)
     memory: Any = SimpleNamespace(place=lambda *_: None, resume_after=lambda *_: None, accept_from={})
     supply: Any = SimpleNamespace(code=code, restored=far_away)
