@@ -9,7 +9,7 @@ import httpx
 
 from holdfast.clock import Clock
 from holdfast.commands import Ended, run
-from holdfast.drivers.base import NamesNodes, Reboots
+from holdfast.drivers.base import NamesNodes, Reboots, meant
 from holdfast.errors import AnewError, HoldfastError
 from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
@@ -185,7 +185,8 @@ async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     known = before if before != repair.incarnation else ""
     if not known:
         try:
-            await asyncio.to_thread(ctx.driver.release, repair.machine)
+            release = ctx.driver.release
+            await asyncio.to_thread(release, *meant(release, repair.machine, repair.incarnation))
         except HoldfastError as error:
             return failed(str(error))
     while True:

@@ -43,7 +43,7 @@ class FleetDriver:
         """Its agent ends."""
         self._ask("kill", names=[machine])
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """It starts anew."""
         self._ask("release", name=machine)
 

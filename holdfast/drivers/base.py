@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from holdfast.errors import AnewError
@@ -19,6 +21,14 @@ def require_unit(machine: str, incarnation: str, unit: str) -> None:
     """
     if why := why_another(machine, incarnation, unit):
         raise AnewError(why)
+
+
+def meant(act: Callable[..., None], machine: str, incarnation: str) -> tuple[str, ...]:
+    """Return the arguments by which a driver's :meth:`Driver.release` or :meth:`Driver.retire` is called.
+
+    One of another package may be of a release in which they knew machines by name alone.
+    """
+    return (machine, incarnation) if len(inspect.signature(act).parameters) > 1 else (machine,)
 
 
 class Supplied(Frozen):
@@ -70,8 +80,19 @@ class Driver(Protocol):
         """Take back requests for machines that the engine did not answer yet, when the site goes down."""
         ...
 
-    def release(self, machine: str) -> None:
-        """Give an evicted machine back: it restarts and registers with a new incarnation."""
+    def release(self, machine: str, incarnation: str = "") -> None:
+        """Give an evicted machine back: it restarts and registers with a new incarnation.
+
+        One that is up already is left alone: a release that is repeated finds what the first one started.
+
+        Args:
+            machine: its name.
+            incarnation: the one that was evicted, as in :meth:`evict`. Empty: whatever is there.
+
+        Raises:
+            UnknownError: there is no such machine, or it was retired.
+            AnewError: another unit had its name since, and was evicted or died: that one was not meant.
+        """
         ...
 
     def retire(self, machine: str, incarnation: str = "") -> None:

@@ -118,17 +118,22 @@ class LocalDriver:
                 durable.make_folder(self._folder(machine))
                 durable.write(self._folder(machine) / "evicted.json", marker.model_dump_json(), "machine")
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """Restart ``machine`` with an empty disk and memory; one that is up already is left alone.
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
+            AnewError: it was restarted since ``incarnation``, and was evicted again or died.
         """
         if not self._is_in_use(machine):
             raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
         with self._lock(machine):
-            if self.evicted(machine) is None and self._supplied(machine).alive:
+            in_service = self.evicted(machine) is None
+            if in_service and self._supplied(machine).alive:
                 return
+            # A release that was killed between a unit and its agent is finished, whatever unit that is.
+            if not in_service or (self._folder(machine) / "agent.json").exists():
+                require_unit(machine, incarnation, self._unit(machine))
             self._clear(machine)
             self._boot(machine)
 

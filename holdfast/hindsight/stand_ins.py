@@ -254,7 +254,7 @@ class NoDriver:
         """Return no machines: none arrives."""
         return []
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """Do nothing."""
 
     def retire(self, machine: str, incarnation: str = "") -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from holdfast.drivers.base import meant
 from holdfast.errors import AnewError, HoldfastError
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
@@ -99,8 +99,7 @@ async def give_back(ctx: Context, machine: Machine, log: Log) -> bool:
     """
     retire = ctx.driver.retire
     try:
-        meant = (machine.name, machine.incarnation) if _takes_incarnations(retire) else (machine.name,)
-        await asyncio.to_thread(retire, *meant)
+        await asyncio.to_thread(retire, *meant(retire, machine.name, machine.incarnation))
     except AnewError as error:
         log.warning("%s", error)
         return False
@@ -108,8 +107,3 @@ async def give_back(ctx: Context, machine: Machine, log: Log) -> bool:
         log.error("%s drains, and is not given back yet: %s", machine.name, error)
         return False
     return ctx.ledger.remove_retired(machine.name, machine.incarnation)
-
-
-def _takes_incarnations(retire: Callable[..., None]) -> bool:
-    """Return whether a driver's ``retire`` does; one of another package may be of a release that knew names only."""
-    return len(inspect.signature(retire).parameters) > 1

@@ -138,8 +138,15 @@ class DriverConformance:
         assert machine.alive
         assert self.ready(driver, name)
         unit = unit_of(self.incarnation(driver, name))
+        driver.release(name, former)
+        assert self.ready(driver, name), "a repeated release leaves alone what the first one started"
         driver.evict(name, Scope.CLUSTER, "test", f"another@{unit}")
         assert self.processes(driver, name) == 0
+        with pytest.raises(AnewError, match=name):
+            driver.release(name, former)
+        machine = supplied(driver, name)
+        assert machine is not None
+        assert not machine.alive, "out of service for a fault of its own"
 
     def test_what_was_started_anew_is_not_retired_for_what_it_was(self, driver: Driver) -> None:
         """Nor given back: it may train by now."""

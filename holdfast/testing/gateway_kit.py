@@ -209,8 +209,8 @@ class FakeActs:
             machine.name, state=MachineState.CORDONED, job=None, cordon_reason=reason, cordon_scope=scope
         )
 
-    async def release(self, machine: str) -> None:
-        self.calls.append(("release", machine))
+    async def release(self, machine: str, incarnation: str) -> None:
+        self.calls.append(("release", machine, incarnation))
 
     async def head_start(self, incident: Incident) -> None:
         """Make it where it has services to make it with; else the playbook does all."""

@@ -78,7 +78,7 @@ class ScriptedDriver:
     def withdraw(self) -> None:
         raise AssertionError("no scenario takes the site down")
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         raise AssertionError("no scenario releases a machine")
 
     def retire(self, machine: str, incarnation: str = "") -> None:

@@ -185,6 +185,39 @@ def test_release_of_a_retired_machine_is_refused(tmp_path: Path) -> None:
         driver.release("m0")
 
 
+@pytest.mark.parametrize(
+    ("out", "text"),
+    [
+        ("evicted.json", '{"scope": "cluster", "reason": "broken", "at": 1.0}'),
+        ("agent.json", '{"pid": 1, "create_time": 0}'),
+    ],
+)
+def test_what_was_started_anew_is_not_released_for_what_it_was(tmp_path: Path, out: str, text: str) -> None:
+    """Evicted again, or with an agent that died: whoever releases it may act on an eviction of before."""
+    RosterFile(tmp_path).add(1)
+    folder = machine_dir(tmp_path, "m0")
+    folder.mkdir(parents=True)
+    (folder / "unit").write_text("u2")
+    (folder / out).write_text(text)
+    with pytest.raises(AnewError, match="m0"):
+        LocalDriver(tmp_path, agent=TOY).release("m0", "life@u1")
+    assert (folder / out).exists()
+
+
+def test_release_that_was_killed_before_the_agent_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote the new unit and started nothing: the same release again starts it."""
+    RosterFile(tmp_path).add(1)
+    folder = machine_dir(tmp_path, "m0")
+    folder.mkdir(parents=True)
+    (folder / "unit").write_text("u2")
+    booted: list[str] = []
+    monkeypatch.setattr(LocalDriver, "_boot", lambda _, name: booted.append(name))
+    LocalDriver(tmp_path, agent=TOY).release("m0", "life@u1")
+    assert booted == ["m0"]
+
+
 @pytest.mark.e2e
 def test_only_what_is_out_of_service_is_restarted(driver: LocalDriver) -> None:
     """A machine that serves is left alone, and so is one of another life."""

@@ -299,6 +299,21 @@ def test_a_node_that_was_allocated_again_is_not_given_back_for_what_it_was(tmp_p
     assert [machine.name for machine in asked.machines() if machine.alive] == ["node1"]
 
 
+def test_a_node_that_was_allocated_again_is_not_released_for_what_it_was(tmp_path: Path) -> None:
+    """It was evicted again since; the second eviction stays."""
+    queue = Queue(nodes=1)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    assert asked.provision(1) == ["node1"]
+    asked.release("node1", "life@7")
+    queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
+    asked.evict("node1", Scope.CLUSTER, "Xid 79", "life@1")
+    with pytest.raises(AnewError, match="node1"):
+        asked.release("node1", "life@7")
+    assert run.count("sbatch") == 1, "the first allocation"
+    assert not any("state=resume" in " ".join(command) for command in run.asked)
+
+
 def test_node_that_left_the_configuration_is_lost_and_the_others_stay(tmp_path: Path) -> None:
     """It is listed as dead and says why; it is evicted, replaced and retired without a word to Slurm about it."""
     queue = Queue()

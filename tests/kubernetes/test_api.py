@@ -17,7 +17,14 @@ from holdfast.drivers.kubernetes import KubernetesDriver, bodies
 from holdfast.drivers.kubernetes import api as module
 from holdfast.drivers.kubernetes.api import Api, BudgetError, BusyError, ConflictError, GoneError
 from holdfast.drivers.kubernetes.pods import Pods
-from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError, UnavailableError, UnknownError
+from holdfast.errors import (
+    AnewError,
+    HoldfastError,
+    SettingsError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownError,
+)
 from holdfast.models.machine import Scope
 from tests.retries import by_hand
 
@@ -260,6 +267,16 @@ def test_machine_whose_deletion_was_answered_in_vain_is_retired(
     ]
     KubernetesDriver(api).retire("m3")
     assert [method for method, *_ in server.asked] == ["GET", "DELETE", "DELETE", "GET"]
+
+
+def test_a_machine_that_had_another_pod_is_not_released_for_what_it_was(api: Api, server: Scripted) -> None:
+    """Its second pod was evicted: whoever gives back the first one changes nothing."""
+    why = bodies.Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", pod_uid="u-2")
+    found = {"metadata": {"name": "m3", **bodies.intent_to_evict(why)["metadata"]}}
+    server.answers = [(200, {}, {"items": [found]})]
+    with pytest.raises(AnewError, match="m3"):
+        KubernetesDriver(api).release("m3", "life@u-1")
+    assert [method for method, *_ in server.asked] == ["GET"]
 
 
 def test_host_of_an_evicted_machine_is_the_node_that_it_was_on(api: Api, server: Scripted) -> None:

@@ -108,9 +108,10 @@ class Driver:
     def withdraw(self) -> None:
         """There is nothing to take back."""
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """It starts anew."""
         self._ask()
+        require_unit(machine, incarnation, self._site.hosts[machine].unit)
         self._site.hosts[machine].boot(1.0)
 
     def retire(self, machine: str, incarnation: str = "") -> None:

@@ -58,7 +58,7 @@ class FakeDriver:
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         raise AssertionError("not asked for")
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         raise AssertionError("not asked for")
 
 

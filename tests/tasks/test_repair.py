@@ -59,7 +59,8 @@ class Engine:
             raise UnavailableError(f"machine {machine} was not seen to restart within {wait_s:g} s")
         return "booted"
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
+        require_unit(machine, incarnation, self.units[machine])
         self.did.append(f"release {machine}")
         if self.comes_back:
             self.units[machine] = "u2"
@@ -301,6 +302,31 @@ async def test_a_machine_that_is_used_is_left_alone(ctx: Context, tools: Tools, 
     assert ctx.ledger.repair(ordered.id).state is RepairState.CANCELLED
     assert tools.calls == []
     assert engine.did == []
+
+
+async def test_what_came_back_and_was_evicted_again_is_not_released(ctx: Context, engine: Engine) -> None:
+    """While this run slept, between its look at the record and the engine."""
+    ordered = await evicted(ctx)
+    engine.units["m1"] = "u9"
+    done = await repair_acts.take_back(ctx, ordered, 5.0)
+    assert (done.state, engine.units["m1"]) == (StepState.FAILED, "u9")
+    assert "release m1" not in engine.did
+
+
+async def test_a_driver_of_another_package_may_release_by_name_alone(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written for the release before."""
+    ordered = await evicted(ctx)
+    known: list[str] = []
+
+    def release(machine: str) -> None:
+        known.append(machine)
+        engine.register(machine, "b@u2")
+
+    monkeypatch.setattr(engine, "release", release)
+    await run()
+    assert (ctx.ledger.repair(ordered.id).state, known) == (RepairState.REPAIRED, ["m1"])
 
 
 @pytest.mark.parametrize("life", ["a@u1", "c@u9"])

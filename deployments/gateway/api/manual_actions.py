@@ -153,7 +153,8 @@ async def _release(gateway: Gateway, machine: Machine) -> None:
     ledger, again = gateway.site.ledger, _never_came(gateway, machine)
     before = await asyncio.to_thread(ledger.begin_release, machine.name, again=again)
     try:
-        await gateway.acts.release(machine.name)
+        # One that never came may be another unit than the one that is on record: the first release started it.
+        await gateway.acts.release(machine.name, "" if again else before.incarnation)
     except Exception:
         await asyncio.to_thread(ledger.undo_release, before)
         raise

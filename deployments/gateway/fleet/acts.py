@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
+from holdfast.drivers.base import meant
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import StackDump
 from holdfast.models.alert import Incident
@@ -58,8 +59,8 @@ class Acts(Protocol):
         """Evict and cordon a machine that no playbook works on, in the incarnation that was looked at."""
         ...
 
-    async def release(self, machine: str) -> None:
-        """Restart an evicted machine."""
+    async def release(self, machine: str, incarnation: str) -> None:
+        """Restart a machine that was evicted in that incarnation; empty: whatever has its name."""
         ...
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
@@ -133,9 +134,10 @@ class Operations:
         """Evict and cordon a machine that no playbook works on, in the incarnation that was looked at."""
         await evict.take_out(self._ctx, machine.name, reason, scope, machine.incarnation, job=machine.job)
 
-    async def release(self, machine: str) -> None:
-        """Restart an evicted machine."""
-        await asyncio.to_thread(self._ctx.driver.release, machine)
+    async def release(self, machine: str, incarnation: str) -> None:
+        """Restart a machine that was evicted in that incarnation; empty: whatever has its name."""
+        release = self._ctx.driver.release
+        await asyncio.to_thread(release, *meant(release, machine, incarnation))
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         """Have the machine's agent take the stacks of a job's ranks now."""

@@ -33,6 +33,8 @@ IN_SERVICE = f"{DOMAIN}/in-service"
 """Label ``true`` of pods, until their machine is taken out: the budget of the base counts these."""
 EVICTED = f"{DOMAIN}/evicted"
 """Annotation of a StatefulSet (why and when); label and taint of a node (scope)."""
+EVICTED_POD = f"{DOMAIN}/evicted-pod"
+"""Annotation of a StatefulSet: uid of the pod that was evicted. By itself: releases before refuse fields of EVICTED."""
 EVICTED_MACHINES = f"{DOMAIN}/evicted-machines"
 """Annotation of a node: whose eviction keeps it out."""
 CORDONED = f"{DOMAIN}/cordoned"
@@ -57,6 +59,8 @@ class Evicted(Frozen):
     """Where the machine was."""
     node_uid: str = ""
     """Distinguishes the node from a replacement of the same name."""
+    pod_uid: str = ""
+    """The unit that was evicted (:mod:`holdfast.models.incarnation`); empty where there was no pod."""
 
 
 def machine(name: str, template: Object, roster: Object, priority_class: str) -> Object:
@@ -117,7 +121,12 @@ def taken_numbers(first: int, n: int, version: str) -> Object:
 def intent_to_evict(why: Evicted) -> Object:
     """Patch of a StatefulSet: it is being taken out, and a pod that is made again finds no node."""
     return {
-        "metadata": {"annotations": {EVICTED: why.model_dump_json()}},
+        "metadata": {
+            "annotations": {
+                EVICTED: why.model_dump_json(exclude={"pod_uid"}),
+                EVICTED_POD: why.pod_uid or None,
+            }
+        },
         "spec": {"template": {"spec": {"nodeSelector": {PARKED: "true"}}}},
     }
 
@@ -146,7 +155,7 @@ def in_service(machine_set: Object | None = None, node: str = "") -> Object:
         wanted = {"weight": 100, "preference": {"matchFields": [here]}}
         spec["affinity"] = {"nodeAffinity": {_PREFERRED: [*others, wanted]}}
     return {
-        "metadata": {"annotations": {EVICTED: None}},
+        "metadata": {"annotations": {EVICTED: None, EVICTED_POD: None}},
         "spec": {"replicas": 1, "template": {"spec": spec}},
     }
 
@@ -163,8 +172,12 @@ def eviction(pod: Object, version: str, grace_s: int) -> Object:
 
 def evicted(machine_set: Object) -> Evicted | None:
     """Return why a StatefulSet's machine is out of service; None: it is not."""
-    told = (machine_set["metadata"].get("annotations") or {}).get(EVICTED)
-    return Evicted.model_validate_json(told) if told else None
+    annotations = machine_set["metadata"].get("annotations") or {}
+    if not (told := annotations.get(EVICTED)):
+        return None
+    return Evicted.model_validate_json(told).model_copy(
+        update={"pod_uid": annotations.get(EVICTED_POD) or ""}
+    )
 
 
 def node_taken_out(node: Object, name: str, scope: Scope) -> Object | None:

@@ -173,21 +173,23 @@ class KubernetesDriver:
     def withdraw(self) -> None:
         """Do nothing: no request waits without a name; a pod that is pending is a machine, which is retired."""
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """Give an evicted machine's node back and restart the machine; one that is up is left alone.
 
         It starts on that node if there is room, else on any.
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
+            AnewError: it had another pod since ``incarnation``, and that was evicted or died.
         """
         found = self._set(machine)
         if found is None:
             raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
         why = bodies.evicted(found)
         if why is None:
-            self._start_anew_if_dead(machine)
+            self._start_anew_if_dead(machine, incarnation)
             return
+        require_unit(machine, incarnation, why.pod_uid)
         self._park(machine)  # an eviction that was killed half way left a pod
         if why.node:
             self._nodes.give_back(why.node, why.node_uid, machine)
@@ -282,6 +284,7 @@ class KubernetesDriver:
             at=now(),
             node=name if node else "",
             node_uid=node["metadata"]["uid"] if node else "",
+            pod_uid=here[0]["metadata"]["uid"] if here else "",
         )
 
     def _remove(self, pod: Object) -> None:
@@ -295,10 +298,11 @@ class KubernetesDriver:
         else:
             self._pods.delete(pod, 0)
 
-    def _start_anew_if_dead(self, machine: str) -> None:
+    def _start_anew_if_dead(self, machine: str, incarnation: str) -> None:
         nodes = self._nodes.all()
         for pod in self._pods.of(machine):
             if not _alive(pod, nodes):
+                require_unit(machine, incarnation, pod["metadata"]["uid"])
                 self._pods.delete(pod, 0)
 
     def _template(self, group: str) -> Object:

@@ -183,11 +183,12 @@ class SlurmDriver:
             self._keep_queued_off(record, jobs)
         self._end(machine, held.job, f"{MARK}{reason}")
 
-    def release(self, machine: str) -> None:
+    def release(self, machine: str, incarnation: str = "") -> None:
         """Put a repaired node to work again: resume it if we drained it, and allocate that very node.
 
         Raises:
             UnknownError: it was never a machine of this site, or was given back.
+            AnewError: the node was allocated again since ``incarnation``, and that allocation was evicted or is over.
             RefusedError: another user drained the node, or we may not resume it.
             UnavailableError: slurmctld does not answer.
         """
@@ -199,6 +200,7 @@ class SlurmDriver:
             job = _job_of(machine, held, jobs)
             if held.evicted is None and job is not None and not job.over:
                 return
+            require_unit(machine, incarnation, str(held.job))
             self._nodes.resume(machine)
             kind = f"{_THIS_NODE}{machine}"
             # A release that was killed before it wrote the job down: a second one would wait for the first for ever.

@@ -340,12 +340,12 @@ async def test_eviction_and_release_of_a_standby(kit: Kit) -> None:
     machine = await kit.post("/v1/machines/m2/release")
     assert (machine["state"], machine["cordon_reason"]) == ("provisioning", None)
     await kit.post("/v1/machines/m2/release", status=409)
-    assert kit.acts.calls == [("take_out", "m2"), ("release", "m2")]
+    assert kit.acts.calls == [("take_out", "m2"), ("release", "m2", kit.ledger.machine("m2").incarnation)]
     await kit.post("/v1/machines/m99/evict", {}, 404)
     kit.clock.advance(kit.gateway.site.lease_s + 1)
     await kit.gateway.site.refresh()
     await kit.post("/v1/machines/m2/release")  # it never came: a gateway may have been killed in the middle
-    assert kit.acts.calls[-1] == ("release", "m2")
+    assert kit.acts.calls[-1] == ("release", "m2", ""), "whatever unit the first one started"
 
 
 async def test_status_shows_jobs_ranks_machines_and_incidents(kit: Kit) -> None:
