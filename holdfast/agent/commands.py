@@ -18,6 +18,7 @@ from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
 from holdfast.agent.ranks.watch import Watch
 from holdfast.agent.roles.supervisor import Supervisor
@@ -188,8 +189,10 @@ class Commands:
         return run.snapshot()
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
-        runs = [run for run in self.jobs.runs.values() if run.start.replay is None]
-        return tuple(run.snapshot().model_copy(update=self._watch.told(run)) for run in runs)
+        return tuple(run.snapshot().model_copy(update=self._watch.told(run)) for run in self._training())
+
+    def _training(self) -> list[Run]:
+        return [run for run in self.jobs.runs.values() if run.start.replay is None]
 
     def _spares_wanted(self) -> int:
         """Return the need of a recovery: the ranks, those of the checks inside and between machines, two stores."""

@@ -48,6 +48,7 @@ from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
+from holdfast.agent.uplink.parts import Parts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnavailableError
 from holdfast.guarded_http import guarded
@@ -102,6 +103,7 @@ class Agent(Commands):
         self.address = authority(host, self._socket.getsockname()[1])
         self._port = ShardPort(self.memory, secret, host, self._tls)
         self.standing = Standing()
+        self._parts = Parts()
         self._reporter = Reporter(
             ",".join(settings.gateways),
             secret,
@@ -323,9 +325,9 @@ class Agent(Commands):
             machine=self.machine,
             incarnation=self.incarnation,
             at=time.time(),
-            jobs=self._snapshots(),
-            vitals=self._vitals(),
-            replicas=self.roles.states(),
+            jobs=tuple(self._parts.job(run, self._watch.told) for run in self._training()),
+            vitals=self._parts.build("GPUs and ports", self._vitals, lambda _: None),
+            replicas=self._parts.build("replicas", self.roles.states, lambda last: last or ()),
             plan=self.roles.version,
         )
 

@@ -135,11 +135,11 @@ class Reporter:
         self, interval_s: float, heartbeat: Callable[[], Heartbeat], delivered: Callable[[Heartbeat], None]
     ) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        due, broken = loop.time(), ""
         while True:
             self._hurry.clear()
-            beat = heartbeat()
             try:
+                beat = heartbeat()
                 await self._say(beat)
                 delivered(beat)
             except StaleError:
@@ -149,6 +149,12 @@ class Reporter:
             except HoldfastError as error:
                 self._metrics.heartbeats_failed.inc()
                 _log.debug("heartbeat: %s", error)
+            except Exception as error:  # whatever it is: an agent that ends ends its ranks
+                self._metrics.heartbeats_failed.inc()
+                if broken != (broken := repr(error)):
+                    _log.exception(
+                        "heartbeat: it could not be made or its answer not be used; the next one is"
+                    )
             due = max(due + interval_s, loop.time())
             await asyncio.sleep(min(_HURRY_S, due - loop.time()))
             with contextlib.suppress(TimeoutError):

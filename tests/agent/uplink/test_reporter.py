@@ -207,3 +207,27 @@ async def test_a_change_does_not_wait_for_the_next_heartbeat() -> None:
     await wire.until(lambda: wire.count("heartbeat") == 2)
     task.cancel()
     assert heard[0] == Heard()
+
+
+@pytest.mark.parametrize("where", ["made", "delivered"])
+async def test_agent_beats_on_after_an_error_of_its_own(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that ends takes its ranks along: the error is logged once, and the next heartbeat goes out."""
+    wire, reporter = make(lambda path, n: OK)
+    made = 0
+
+    def heartbeat() -> Heartbeat:
+        nonlocal made
+        made += 1
+        if where == "made" and made < 5:
+            raise KeyError(3)
+        return Heartbeat(machine="m0", incarnation="i", at=1.0)
+
+    def delivered(_: Heartbeat) -> None:
+        if where == "delivered" and made < 5:
+            raise KeyError(3)
+
+    task = asyncio.create_task(reporter.run(REGISTER, 0.01, heartbeat, delivered))
+    await wire.until(lambda: (made > 5 and wire.count("heartbeat") > 1) or task.done())
+    assert not task.done()
+    task.cancel()
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
