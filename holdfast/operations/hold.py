@@ -72,6 +72,29 @@ async def _let_go(ctx: Context, job: Job) -> None:
     )  # another request may have recorded it as held meanwhile
 
 
+async def let_go_unheld(ctx: Context, job: Job) -> bool:
+    """Let ranks go that wait at a boundary though no one holds their job; return whether they go on.
+
+    What is recorded stays: a pause that a person's request recorded while the order went out is made true again.
+
+    Raises:
+        UnavailableError: a machine does not answer, or the ledger.
+        RefusedError: the ranks could not be held again; the job is recorded as running, which it is.
+    """
+    if not await asyncio.to_thread(ctx.ledger.trains_unheld, job.name, job.epoch):
+        return False
+    await hold_ranks(ctx, job, None)
+    present = await asyncio.to_thread(ctx.ledger.job, job.name)
+    if (present.state, present.epoch) != (JobState.PAUSED, job.epoch):
+        return True
+    try:
+        await hold_ranks(ctx, job, 0)
+    except HoldfastError:
+        await _let_go(ctx, job)
+        raise
+    return False
+
+
 async def hold_ranks(
     ctx: Context, job: Job, at_step: int | None, *, every: int = 1, longest_s: float = HOLD_TIMEOUT_S
 ) -> int | None:

@@ -178,6 +178,12 @@ class FakeActs:
         self.calls.append(("hold", job, str(at_step)))
         self._ledger.set_job(job, state=JobState.RUNNING if at_step is None else JobState.PAUSED)
 
+    async def let_go_unheld(self, job: Job) -> bool:
+        if not self._ledger.trains_unheld(job.name, job.epoch):
+            return False
+        self.calls.append(("let_go_unheld", job.name))
+        return True
+
     async def stop(self, job: str) -> None:
         self.calls.append(("stop", job))
         self._ledger.set_job(job, state=JobState.STOPPED)

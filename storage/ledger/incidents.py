@@ -13,7 +13,7 @@ from holdfast.models.alert import Alert, Classification, Incident, IncidentState
 from holdfast.models.job import JobState
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
-from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow
+from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow, JobRow
 
 MAX_ALERTS_PER_EPOCH = 512
 """Alerts that an incident keeps of one epoch; an alert storm of a big job ends up in the alert log only."""
@@ -141,6 +141,15 @@ class Incidents(Connection):
         with self._read() as session:
             row = session.scalars(query.order_by(IncidentRow.n).limit(1)).first()
             return incident_of(session, row, evidence=evidence) if row else None
+
+    def trains_unheld(self, job: str, epoch: int) -> bool:
+        """Return whether the job runs in ``epoch``, and neither a person nor a playbook holds it: in one look."""
+        acting = select(IncidentRow.id).where(IncidentRow.job == job, IncidentRow.state == IncidentState.OPEN)
+        query = select(JobRow.name).where(
+            JobRow.name == job, JobRow.epoch == epoch, JobRow.state == JobState.RUNNING, ~acting.exists()
+        )
+        with self._read() as session:
+            return session.scalar(query) is not None
 
     def set_incident(self, incident_id: str, **changes: Unpack[IncidentChanges]) -> Incident:
         """Change the given fields. An incident that is no longer open gets ``closed_at`` now, unless it is given.

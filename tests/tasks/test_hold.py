@@ -287,6 +287,42 @@ async def test_ranks_that_a_playbook_holds_by_now_are_not_let_go(
     assert ranks.hold_at == {"m0": 14, "m1": 14}
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_pause_that_a_person_records_is_not_undone_by_the_watch_over_forgotten_holds(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The gateway let ranks go that waited; the request is recorded just before, or while the order goes out."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    seen = ctx.ledger.job(JOB)
+    await hold.hold_ranks(ctx, seen, 0)
+    heard = ranks.hold
+
+    async def paused(order: Hold) -> None:
+        await heard(order)
+        ctx.ledger.set_held(JOB, 1, held=True)
+
+    if when == "before":
+        ctx.ledger.set_held(JOB, 1, held=True)
+    else:
+        monkeypatch.setattr(ranks, "hold", paused)
+    assert not await hold.let_go_unheld(ctx, seen)
+    assert ctx.ledger.job(JOB).state is JobState.PAUSED
+    assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_ranks_that_no_one_holds_go_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those whose playbook works on them."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    seen = ctx.ledger.job(JOB)
+    await hold.hold_ranks(ctx, seen, 0)
+    assert await hold.let_go_unheld(ctx, seen)
+    assert ranks.hold_at == {"m0": None, "m1": None}
+    await hold.hold_ranks(ctx, seen, 0)
+    case_of(ctx, IncidentClass.SCALE_JOB)
+    assert not await hold.let_go_unheld(ctx, seen)
+    assert all(ranks._held(name) for name in ranks.steps)
+
+
 async def test_a_job_that_was_started_again_meanwhile_is_not_recorded_as_held(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

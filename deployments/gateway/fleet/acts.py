@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.agent import StackDump
 from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import Choice
-from holdfast.models.job import JobSpec
+from holdfast.models.job import Job, JobSpec
 from holdfast.models.machine import Machine, Scope
 from holdfast.operations import evict, fence, head_start, hold, launch, persist, resize, start_from, stop
 from holdfast.operations.context import Context
@@ -33,6 +33,10 @@ class Acts(Protocol):
 
     async def hold(self, job: str, at_step: int | None) -> None:
         """Hold all ranks at a step boundary (0: the next), or let them go (None)."""
+        ...
+
+    async def let_go_unheld(self, job: Job) -> bool:
+        """Let ranks go that wait though no one holds their job; return whether they go on."""
         ...
 
     async def stop(self, job: str) -> None:
@@ -109,6 +113,10 @@ class Operations:
     async def hold(self, job: str, at_step: int | None) -> None:
         """Hold all ranks at a step boundary (0: the next), or let them go (None)."""
         await hold.hold(self._ctx, job, at_step)
+
+    async def let_go_unheld(self, job: Job) -> bool:
+        """Let ranks go that wait though no one holds their job; return whether they go on."""
+        return await hold.let_go_unheld(self._ctx, job)
 
     async def stop(self, job: str) -> None:
         """Stop the job for good and free its machines."""

@@ -6,8 +6,6 @@ count as no hang, so nothing else would ever start them again.
 
 from __future__ import annotations
 
-import asyncio
-
 from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
@@ -41,16 +39,11 @@ class Held:
         return any(rank.paused for _, run in self._site.fleet.runs(job) for rank in run.ranks)
 
     async def _let_go(self, job: Job) -> None:
-        ledger = self._site.ledger
         try:
-            if await asyncio.to_thread(ledger.acting, job.name, evidence=False) is not None:
-                return  # its playbook holds them, and goes on
-            present = await asyncio.to_thread(ledger.job, job.name)
-            if (present.state, present.epoch) != (JobState.RUNNING, job.epoch):
-                return
-            log.warning(
-                "job %s: its ranks wait at a step boundary, and no one holds them: they go on", job.name
-            )
-            await self._acts.hold(job.name, None)
+            # What the fleet shows may be old by now: the ledger is asked at the moment of the order, and after it.
+            if await self._acts.let_go_unheld(job):
+                log.warning(
+                    "job %s: its ranks waited at a step boundary, and no one held them: they go on", job.name
+                )
         except HoldfastError as error:
             log.warning("job %s: its ranks could not be let go: %s", job.name, error)

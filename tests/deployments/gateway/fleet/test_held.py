@@ -6,7 +6,7 @@ from holdfast.deployments.gateway.fleet.held import AFTER_S
 from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 
-LET_GO = ("hold", JOB, "None")
+LET_GO = ("let_go_unheld", JOB)
 
 
 async def look(kit: Kit, seconds: float, *, paused: bool = True) -> None:
