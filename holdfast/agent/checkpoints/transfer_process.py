@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import multiprocessing
-from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast import errors
+from holdfast.agent.checkpoints.transfer_line import Line
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_main import run_named
@@ -27,22 +26,22 @@ class TransferProcess:
         self._settings = settings
         self._numbers = itertools.count()
         self._open: dict[int, asyncio.Future[Any]] = {}
-        self._connection: Connection[Any, Any] | None = None
+        self._line: Line | None = None
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the process if it does not run, so that the first call need not wait for it."""
         async with self._starting:
-            if self._connection is not None:
+            if self._line is not None:
                 return
             ours, theirs = multiprocessing.Pipe()
             process = await self._forks.fork_soon(
                 run_named, ("holdfast.agent.checkpoints.transfer_main", "serve", theirs, self._settings)
             )
             theirs.close()
-            self._process, self._connection = Watched(process, -1), ours
-            asyncio.get_running_loop().add_reader(ours.fileno(), self._receive)
+            self._process = Watched(process, -1)
+            line = self._line = Line(ours, self._settle, lambda: self._ended(line))
 
     async def call(self, operation: str, timeout_s: float, **arguments: Any) -> Any:
         """Run one of :mod:`holdfast.agent.checkpoints.transfer_main`'s operations.
@@ -52,16 +51,15 @@ class TransferProcess:
             HoldfastError: the error that the operation raised.
         """
         await self.start()
-        assert self._connection is not None
+        assert self._line is not None
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         try:
-            self._connection.send((number, operation, arguments))
+            # What nobody waits for any more when a process takes messages again is not done late.
+            self._line.send((number, operation, arguments), lambda: number in self._open)
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise errors.UnavailableError(f"{operation}: not done within {timeout_s:.0f} s") from None
-        except OSError as error:
-            raise errors.UnavailableError(f"{operation}: transfer process died ({error})") from None
         finally:
             self._open.pop(number, None)
 
@@ -71,15 +69,13 @@ class TransferProcess:
             self._process.kill()
         self._lost()
 
-    def _receive(self) -> None:
-        try:
-            while self._connection is not None and self._connection.poll():
-                self._settle(*self._connection.recv())
-        except (EOFError, OSError):
+    def _ended(self, line: Line) -> None:
+        if line is self._line:
             _log.warning("transfer process ended; the next call starts another")
             self._lost()
 
-    def _settle(self, number: int, ok: bool, result: Any) -> None:
+    def _settle(self, answer: tuple[int, bool, Any]) -> None:
+        number, ok, result = answer
         future = self._open.get(number)
         if future is None or future.done():
             return
@@ -90,11 +86,9 @@ class TransferProcess:
             future.set_exception(getattr(errors, kind, errors.UnavailableError)(message))
 
     def _lost(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(OSError):
-                asyncio.get_running_loop().remove_reader(self._connection.fileno())
-            self._connection.close()
-        self._connection = self._process = None
+        if self._line is not None:
+            self._line.close()
+        self._line = self._process = None
         for future in self._open.values():
             if not future.done():
                 future.set_exception(errors.UnavailableError("transfer process ended"))
