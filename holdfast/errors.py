@@ -28,6 +28,7 @@
 
 from __future__ import annotations
 
+from holdfast import redact
 from holdfast.models.missing import Missing
 
 
@@ -35,6 +36,10 @@ class HoldfastError(Exception):
     """Base of all; the message names what is wrong, where, and what to do. CLI exit status 1."""
 
     status = 500
+
+    def __str__(self) -> str:
+        """Return the message; passwords of URLs are no part of it."""
+        return redact.passwords(super().__str__())
 
 
 class SettingsError(HoldfastError):

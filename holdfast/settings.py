@@ -11,6 +11,7 @@ from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from holdfast import redact
 from holdfast.errors import SettingsError
 from holdfast.listen import authority
 from holdfast.models import location
@@ -337,7 +338,7 @@ def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        shown = "..." if _is_secret(field) else repr(first.get("input"))
+        shown = "..." if _is_secret(field) else redact.passwords(repr(first.get("input")))
         name = f"{kind.model_config['env_prefix']}{field}".upper()
         why = first["msg"].removeprefix("Value error, ")
         raise SettingsError(f"setting {name} = {shown}: {why}. See docs/settings.md.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from holdfast import redact
 from holdfast.thinned import Thinned
 
 _LINES = "\n\t"
@@ -46,8 +47,8 @@ class PlainFormatter(logging.Formatter):
     """Formatter for log files, which people read in terminals."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line or lines, printable."""
-        return plain(super().format(record))
+        """Return the record's line or lines, printable, without passwords of URLs."""
+        return plain(redact.passwords(super().format(record)))
 
 
 def log_plainly(level: int = logging.INFO, filename: str | None = None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast import drivers, durable, envfile, private, secret, tls
+from holdfast import drivers, durable, envfile, private, redact, secret, tls
 from holdfast.deployments.local import bringup, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
@@ -78,7 +78,8 @@ def up(
                 # Also on Ctrl-C and SIGTERM: nothing is left running that this started.
                 _take_back(settings, machines, started, progress)
                 raise
-    progress(f"up: gateway {settings.gateway}, Prefect UI {settings.prefect_api.removesuffix('/api')}")
+    prefect = redact.link(settings.prefect_api.removesuffix("/api"))
+    progress(f"up: gateway {redact.link(settings.gateway)}, Prefect UI {prefect}")
     return settings
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from holdfast import secret, tls
+from holdfast import redact, secret, tls
 from holdfast import settings as settings_module
 from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
@@ -160,9 +160,9 @@ def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> Doc
         return _unreachable(name, url, elsewhere, error)
     # S3 answers an unsigned request with 403: it is up.
     if status < 400 or (name == "s3" and status < 500):
-        return DoctorCheck(name=name, ok=True, found=f"{url} answers")
+        return DoctorCheck(name=name, ok=True, found=f"{redact.passwords(url)} answers")
     advice = f"something answers {status}: another program's port? `holdfast up --port N` takes other ports"
-    return DoctorCheck(name=name, ok=False, found=f"{url} answers {status}", advice=advice)
+    return DoctorCheck(name=name, ok=False, found=f"{redact.passwords(url)} answers {status}", advice=advice)
 
 
 def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) -> DoctorCheck:
@@ -173,7 +173,8 @@ def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) ->
         advice = f"another program has port {parsed.port}: `holdfast up --port N` takes other ports"
     else:
         advice = "start it: `holdfast up`"
-    return DoctorCheck(name=name, ok=False, found=f"{url}: {type(error).__name__}", advice=advice)
+    found = f"{redact.passwords(url)}: {type(error).__name__}"
+    return DoctorCheck(name=name, ok=False, found=found, advice=advice)
 
 
 def _listens(host: str, port: int) -> bool:

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import redact
 from holdfast.shown import plain
 
 out = Console(highlight=False)
@@ -105,8 +106,8 @@ def _print_records(
 
 
 def say(text: str) -> None:
-    """Print one line, as it is."""
-    out.print(plain(text), markup=False, soft_wrap=True)
+    """Print one line, as it is but for passwords of URLs."""
+    out.print(plain(redact.passwords(text)), markup=False, soft_wrap=True)
 
 
 def tell(as_json: bool, line: str, **facts: object) -> None:
@@ -124,7 +125,7 @@ def progress(as_json: bool) -> Callable[[str], None]:
 
 def say_aside(text: str) -> None:
     """Print one line on standard error."""
-    err.print(plain(text), markup=False, soft_wrap=True)
+    err.print(plain(redact.passwords(text)), markup=False, soft_wrap=True)
 
 
 def state(value: object) -> Text:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast import redact
 from holdfast import settings as settings_module
 from holdfast.cli import context
 from holdfast.cli.output import AsJson, progress, tell
@@ -39,7 +40,7 @@ def up(
     folder, aside = new_home(home), progress(as_json)
     settings = control.up(folder, machines, aside, port=port)
     known = settings_module.load(folder)
-    gateway = known.gateway
+    gateway = redact.link(known.gateway)
     aside(f"status page: {gateway}/ui/ (log in with the secret file's content)")
     aside(context.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"

@@ -14,7 +14,7 @@ import httpx
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from holdfast import plugins, tls
+from holdfast import plugins, redact, tls
 from holdfast.cli.checks import DoctorCheck
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings
@@ -95,7 +95,7 @@ def store_rights(
 ) -> DoctorCheck:
     """Write, read, list and delete in the store, with an object of its own."""
     name = "s3 rights" if settings.stored_in_s3 else "store rights"
-    where = repr(settings.bucket) if settings.stored_in_s3 else settings.store_url
+    where = repr(settings.bucket) if settings.stored_in_s3 else redact.passwords(settings.store_url)
     key = f"doctor/{uuid.uuid4().hex}"
     doing = "open"
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast import redact
 from holdfast.cli import sources
 from holdfast.cli.gateway import Gateway
 from holdfast.demo import report as reports
@@ -149,7 +150,7 @@ class DemoRun:
             problems=(*trouble, *found),
             incidents=tuple(lines),
             timeline=reports.timeline(observer.samples, started),
-            prefect_url=self._settings.prefect_api.removesuffix("/api"),
+            prefect_url=redact.link(self._settings.prefect_api.removesuffix("/api")),
         )
 
     def _ledger(self) -> closing[Ledger]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast import redact
 from holdfast.chaos.allowed import require_site
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.inject import disks, memory_pressure, packet_loss, s3_503, slow_machine
@@ -70,7 +71,7 @@ def lasting(
     with journal.holding(fault, machine) as pen, contextlib.ExitStack() as stack:
         if fault == _OF_THE_SITE:
             stack.enter_context(s3_503.answering(target.settings, pen))
-            told, hit = f"{target.settings.s3} answers 503 Slow Down", None
+            told, hit = f"{redact.passwords(target.settings.s3)} answers 503 Slow Down", None
         else:
             told, hit = _strike(fault, target, pen, rank, share, path)
         yield InEffect(fault=fault, machine=machine, rank=hit, told=told, at=at)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from tenacity import (
     wait_random,
 )
 
-from holdfast import failpoint, private
+from holdfast import failpoint, private, redact
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import migrate
@@ -63,7 +62,7 @@ class Connection:
         if self._engine.dialect.name == "postgresql":
             # By default each of its statements sees what was committed meanwhile.
             self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        self._where = self._engine.url.render_as_string(hide_password=True)
+        self._where = redact.passwords(self._engine.url.render_as_string(hide_password=True))
         self._checked = False
         self._guard: Callable[[Session], None] | None = None
 
@@ -165,7 +164,7 @@ def _engine(url: str) -> Engine:
         engine = create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError) as error:
         raise SettingsError(
-            f"database_url {_without_password(url)!r} is not a SQLAlchemy URL: {type(error).__name__}. "
+            f"database_url {redact.passwords(url)!r} is not a SQLAlchemy URL: {type(error).__name__}. "
             "Expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE."
         ) from error
     except ModuleNotFoundError as error:
@@ -178,11 +177,6 @@ def _engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         _prepare_sqlite(engine)
     return engine
-
-
-def _without_password(url: str) -> str:
-    """Return the URL for messages, also of one that cannot be parsed."""
-    return re.sub(r"(://[^/?#]*:)[^/?#]*@", r"\1***@", url)
 
 
 def _make_private(path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from holdfast import redact
 from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import times
@@ -44,7 +45,7 @@ def routes(gateway: Gateway) -> APIRouter:
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
             "prefect": {
-                "api": gateway.site.settings.prefect_api,
+                "api": redact.link(gateway.site.settings.prefect_api),
                 "up": away is None,
                 "away_since": away,
                 "lacks": gateway.dispatcher.lacks,

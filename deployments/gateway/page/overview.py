@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast import redact
 from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import times
@@ -74,7 +75,7 @@ def incident_line(row: Incident) -> dict[str, Any]:
 def prefect_ui(gateway: Gateway) -> str | None:
     """Return the address of the Prefect UI; None: it is none that a browser should follow."""
     api = gateway.site.settings.prefect_api
-    return api.removesuffix("/api") if api.startswith(("http://", "https://")) else None
+    return redact.link(api.removesuffix("/api")) if api.startswith(("http://", "https://")) else None
 
 
 def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 
+from holdfast import redact
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import StorageLimits
@@ -16,6 +17,7 @@ class ObjectStore:
 
     def __init__(self, endpoint: str, limits: StorageLimits) -> None:
         self._endpoint = endpoint
+        self._shown = redact.passwords(endpoint)
         self._limits = limits
 
     def look(self) -> list[Sign]:
@@ -25,9 +27,9 @@ class ObjectStore:
             Sign(
                 kind=AlertKind.STORAGE_UNREACHABLE,
                 ok=not error,
-                detail=f"{self._endpoint}: {error or 'answers'}",
-                device=self._endpoint,
-                evidence={"endpoint": self._endpoint, "error": error},
+                detail=f"{self._shown}: {error or 'answers'}",
+                device=self._shown,
+                evidence={"endpoint": self._shown, "error": error},
                 misses=self._limits.s3_misses,
             )
         ]
@@ -36,5 +38,5 @@ class ObjectStore:
         try:
             answer = httpx.head(self._endpoint, timeout=self._limits.s3_timeout_s, follow_redirects=False)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return f"{type(error).__name__} {error}"[:200]
+            return redact.passwords(f"{type(error).__name__} {error}")[:200]
         return f"status {answer.status_code}" if answer.status_code >= 500 else ""
