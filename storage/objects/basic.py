@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from holdfast.errors import UnknownError
+from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects.base import Body, ObjectInfo, Unfinished
 from holdfast.storage.objects.deadline import Deadline
 from holdfast.storage.objects.landing import landing
@@ -20,6 +20,9 @@ CHUNK_BYTES = 16 << 20
 """Read at once where the caller does not say how much."""
 SEND_BYTES = 1 << 20
 """Handed to :meth:`BasicStore.put` at once of what lies in memory."""
+
+_TRIES = 5
+"""Of a read of an object that is replaced meanwhile."""
 
 
 class BasicStore(ABC):
@@ -72,8 +75,28 @@ class BasicStore(ABC):
         self.put(key, io.BufferedReader(_Timed(view, deadline), SEND_BYTES))
 
     def get(self, key: str) -> bytes:
-        """Return the whole object, in memory."""
-        return self.get_range(key, 0, self.head(key).nbytes)
+        """Return the whole object, in memory: of one version, also where it is replaced meanwhile.
+
+        Raises:
+            UnknownError: there is no such object.
+            UnavailableError: it was replaced during every try.
+        """
+        before = self.head(key)
+        for _ in range(_TRIES):
+            short: UnknownError | None = None
+            try:
+                found = self.get_range(key, 0, before.nbytes)
+            except UnknownError as error:
+                short = error
+            after = self.head(key)
+            if after == before:
+                if short is not None:
+                    raise short
+                return found
+            before = after
+        raise UnavailableError(
+            f"object {key!r} in bucket {self.bucket!r} is replaced again and again: not read."
+        )
 
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
         """Exactly ``nbytes`` from byte ``start``; a shorter object is an ``UnknownError``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import plugins
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote import export, manifests
@@ -34,6 +34,46 @@ class TestFolderStore(StoreConformance):
     @pytest.fixture
     def nowhere(self, tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
         return FolderStore(tmp_path_factory.mktemp("lustre") / "nobody-made-me")
+
+
+@pytest.mark.parametrize("after", [b"v2, which is longer", b"v2", b""])
+def test_an_object_that_is_replaced_while_it_is_read_comes_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bytes
+) -> None:
+    """Between its size and its bytes: the first bytes of a longer one are no object, and a shorter one is there."""
+    store = FolderStore(tmp_path)
+    store.put("key", b"version 1")
+    read = store.read
+
+    def replaced(key: str, start: int, nbytes: int) -> bytes:
+        monkeypatch.setattr(store, "read", read)
+        store.put(key, after)
+        return read(key, start, nbytes)
+
+    monkeypatch.setattr(store, "read", replaced)
+    assert store.get("key") == after
+
+
+def test_an_object_that_is_replaced_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for a version of it is bounded; one that is not there is no wait at all."""
+    store, puts = FolderStore(tmp_path), 0
+    store.put("key", b"")
+    read = store.read
+
+    def replaced(key: str, start: int, nbytes: int) -> bytes:
+        nonlocal puts
+        puts += 1
+        store.put(key, b"x" * (puts + 1))
+        return read(key, start, nbytes)
+
+    store.put("key", b"x")
+    monkeypatch.setattr(store, "read", replaced)
+    with pytest.raises(UnavailableError, match="again and again"):
+        store.get("key")
+    with pytest.raises(UnknownError, match="no object 'other'"):
+        store.get("other")
 
 
 @pytest.fixture
