@@ -28,7 +28,7 @@ class Parts:
         self,
         name: str,
         make: Callable[[], Part],
-        instead: Callable[[Part | None], Part],
+        instead: Callable[[Any], Part],
         life: Hashable = None,
     ) -> Part:
         """Return what ``make`` returns.
