@@ -16,6 +16,7 @@ from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
+from holdfast.agent.uplink.parts import Parts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
@@ -49,6 +50,7 @@ class SimAgent(Agent):
         self._port.address = f"{host.name}:2"
         self.standing = Standing(lambda: site.scheduler.now)
         client = Client(site.network, process, 3.0)
+        self._parts = Parts()
         self._reporter = Reporter(
             ",".join(site.settings.gateways),
             site.secret,

@@ -102,7 +102,7 @@ def _play(site: Site, planned: Sequence[Fault]) -> None:
     site.open()
     scheduler = site.scheduler
     if not scheduler.run(lambda: site.quiet, START_S):
-        site.violated("every incident ends", "the job did not start")
+        site.violated("every incident ends", f"the job did not start: {site.unrest}")
         return
     began = scheduler.now
     for fault in planned:
