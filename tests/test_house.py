@@ -30,6 +30,7 @@ BASE = {
     "proxies",
     "paths",
     "private",
+    "redact",
     "names",
     "shown",
     "secret",

@@ -55,7 +55,7 @@ class TransferProcess:
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         try:
-            # What nobody waits for any more when a process takes messages again is not done late.
+            # What no one waits for any more when a process takes messages again is not done late.
             self._line.send((number, operation, arguments), lambda: number in self._open)
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:

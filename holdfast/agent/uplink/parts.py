@@ -51,8 +51,8 @@ class Parts:
         self._last[name] = (life, made)
         return made
 
-    def job(self, run: Run, told: Callable[[Run], dict[str, Any]]) -> JobOnMachine:
-        """Return the state of a job's ranks, with the fields that ``told`` knows of their saves.
+    def job(self, run: Run, saves: Callable[[Run], dict[str, Any]]) -> JobOnMachine:
+        """Return the state of a job's ranks, with the fields that ``saves`` returns.
 
         Of ranks that cannot be read, it is what was read last, and in any case that the machine has them: a job that
         is left out has lost its ranks, and is started again.
@@ -63,5 +63,5 @@ class Parts:
             return (last or JobOnMachine(job=job, epoch=epoch)).model_copy(update={"marks": (), "times": ()})
 
         ranks = self.build(f"the ranks of job {job}", run.snapshot, instead, epoch)
-        saves = self.build(f"the saves of job {job}", lambda: told(run), lambda last: last or {}, epoch)
-        return ranks.model_copy(update=saves)
+        of_saves = self.build(f"the saves of job {job}", lambda: saves(run), lambda last: last or {}, epoch)
+        return ranks.model_copy(update=of_saves)
