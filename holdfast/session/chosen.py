@@ -42,6 +42,8 @@ class Chosen(StateTree):
         names = {each: each if parts is None else parts.get(each, f"left out {each}") for each in state}
         super().__init__({names[each]: part for each, part in state.items()}, rank)
         self._source = source
+        self.stateless: dict[str, tuple[str, str]] = {}
+        """Names that torch makes up for parameters of whose state the source has nothing: optimizer and parameter."""
         self._taken = {names[each] for each in (state if parts is None else parts)} - self.dropped
         # Weights alone begin another training: which of them it trains is for its script to say.
         goes_on = parts is None or not self._taken.isdisjoint(self._optimizers)
@@ -103,18 +105,54 @@ class Chosen(StateTree):
         """
         saved, exchange = metadata.state_dict_metadata, Exchange(alone=False)
         found = {there(name): value for name, value in wanted.items() if there(name) in saved}
+        self.stateless = self._without_state(saved, wanted)
         with exchange.together(self._source.said):
             for name, value in wanted.items():
                 if there(name) in saved:
                     self._require_fit(metadata, there(name), value)
+                elif name in self.stateless:
+                    continue  # of a parameter without a gradient so far, if its optimizer had it: see require_grouped
                 elif not name.startswith(tuple(f"{part}." for part in self._lenient)):
-                    raise CheckpointError(
-                        f"{there(name)}: the state has it, and {self._source.said} does not (it has "
-                        f"{_beginnings(saved)}). Name the parts as they are there (start_from.parts), or give "
-                        "holdfast.Part(..., strict=False) to leave it as it is"
-                    )
+                    raise CheckpointError(self._missing(name, saved))
         self._require_all_taken(metadata, found, exchange)
         return found
+
+    def _without_state(
+        self, saved: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> dict[str, tuple[str, str]]:
+        """Return the names of the state of parameters of which the source has none, not one item."""
+        known = {name.rpartition(".")[0] for name in saved}
+        return {
+            name: (part, owner.removeprefix(f"{part}.state."))
+            for part, _ in self.optimizers()
+            if part not in self._lenient
+            for name in wanted
+            if name.startswith(f"{part}.state.")
+            and (owner := name.rpartition(".")[0])
+            and there(owner) not in known
+        }
+
+    def require_grouped(self, loaded: Mapping[str, Any]) -> None:
+        """Refuse a parameter without state that no optimizer of the source had: not one without a gradient so far.
+
+        Raises:
+            CheckpointError: names the first such item.
+        """
+        for name, (part, owner) in self.stateless.items():
+            groups = f"{there(part)}.param_groups." if there(part) else "param_groups."
+            if not any(
+                at.startswith(groups) and at.endswith(".params") and owner in each
+                for at, each in loaded.items()
+                if isinstance(each, list)
+            ):
+                raise CheckpointError(self._missing(name))
+
+    def _missing(self, name: str, saved: Mapping[str, Any] | None = None) -> str:
+        beginnings = f" (it has {_beginnings(saved)})" if saved is not None else ""
+        return (
+            f"{there(name)}: the state has it, and {self._source.said} does not{beginnings}. Name the parts as they "
+            "are there (start_from.parts), or give holdfast.Part(..., strict=False) to leave it as it is"
+        )
 
     def _require_all_taken(self, metadata: Metadata, found: Mapping[str, Any], exchange: Exchange) -> None:
         """Refuse a source whose module has more than all ranks' models together."""

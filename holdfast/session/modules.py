@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -42,6 +42,8 @@ class ModulePart:
         self._nones: list[str] = []
         self.thaws = True
         """Whether a load makes parameters frozen or not, as they were saved."""
+        self.elsewhere: set[str] = set()
+        """Names that this rank did not save, and loads: which of them are frozen is in the trees of other ranks."""
         self._require_initialised()
 
     def _require_initialised(self) -> None:
@@ -143,13 +145,18 @@ class ModulePart:
         self._homes: dict[str, tuple[nn.Module, str]] | None = None
         self._replaced = False
         self._nones = [key for key in told.get("none", ()) if key in self._fresh and self._home(key)]
-        for key in self._fresh.keys() - self._nodes.keys() - set(self._nones):
+        self.elsewhere = self._fresh.keys() - self._nodes.keys() - set(self._nones)
+        for key in self.elsewhere:
             self._from_others(key, known)
         # Before any is made: the same buffer may have several names.
         self._open = {key for key in self._nodes.keys() - self._fresh.keys() if self._is_open(key)}
         for key, node in list(self._nodes.items()):
             self._want(key, node, known)
         self._frozen_then: list[str] = told["frozen"]
+
+    def freeze(self, names: Set[str]) -> None:
+        """Take the frozen ones among those that other ranks saved; after :meth:`want`."""
+        self._frozen_then = sorted({*self._frozen_then, *(names & self.elsewhere)})
 
     def _from_others(self, key: str, known: Known) -> None:
         """Find a name that this rank did not save: another pipeline stage may have."""

@@ -69,7 +69,7 @@ def restore_with(
     At another world size a rank without random state of its own derives one from that of ``rank % saved``.
 
     Args:
-        load: may be called twice.
+        load: is called up to three times.
         state: as in :func:`restore`.
         rank: this one.
         own: whether the source is the rank's own shard, which has nothing of the other ranks.
@@ -88,6 +88,8 @@ def restore_with(
         loading.read(trees)
         loaded = load(loading.tensors)
         loading.require_all_taken()
+        if loading.needs_more_trees():
+            loading.read_more(load(loading.more_trees))
         tree.take(loaded, rank, loading.world_size)
         trees = loaded
     tree.settle()
@@ -96,7 +98,7 @@ def restore_with(
 
 
 class _Loading:
-    """The two requests of one restore."""
+    """The requests of one restore."""
 
     def __init__(self, tree: StateTree, rank: int, own: bool, alone: bool, *, random: bool = True) -> None:
         self.tree, self.rank, self.own, self._takes_random = tree, rank, own, random
@@ -150,6 +152,35 @@ class _Loading:
                 f"{sorted(lost)[0]}: the checkpoint has it, and no rank's model does ({len(lost)} such names). Restore "
                 "with the code that saved it, or give holdfast.Part(..., strict=False) to leave it out"
             )
+
+    def needs_more_trees(self) -> bool:
+        """Return whether a rank loads part of a module that it did not save: a pipeline stage that was cut elsewhere.
+
+        Names and sizes are in the metadata; which parameters are frozen is in the trees of those that saved them alone.
+        All ranks call it. One that reads alone while the others have their own shards does not need it.
+        """
+        if self._exchange.size == 1 and self.world_size > 1:
+            return False
+        return self._exchange.any(bool(self.tree.saved_elsewhere()))
+
+    def more_trees(self, metadata: Metadata) -> dict[str, Any]:
+        """Return this rank's share of the trees of modules that all ranks saved."""
+        saved = structure.saved_ranks(metadata.state_dict_metadata)
+        mine = saved[self._exchange.rank :: self._exchange.size]
+        names = (f"{structure.key(rank)}.{name}" for rank in mine for name, _ in self.tree.modules())
+        return dict.fromkeys(name for name in names if name in metadata.state_dict_metadata)
+
+    def read_more(self, trees: Mapping[str, Any]) -> None:
+        """Take the answer to :meth:`more_trees`, of all ranks."""
+        found: dict[str, set[str]] = {}
+        for name, node in trees.items():
+            part = name.removeprefix(structure.PREFIX).split(".", 1)[1]
+            found.setdefault(part, set()).update(node.get("frozen", ()))
+        frozen: dict[str, set[str]] = {}
+        for each in self._exchange.everywhere(found):
+            for part, names in each.items():
+                frozen.setdefault(part, set()).update(names)
+        self.tree.freeze(frozen)
 
     def _random(self, metadata: Metadata) -> dict[str, Any]:
         if self.random_of is None:

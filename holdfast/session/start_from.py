@@ -78,4 +78,7 @@ def _by_name(load: Load, tree: Chosen, template: reader.Template) -> dict[str, A
         return tree.found_in(metadata, wanted)
 
     loaded = load(asked)
-    return {name: loaded.get(there(name), fresh) for name, fresh in foreign.items()} if foreign else loaded
+    tree.require_grouped(loaded)
+    return {
+        name: loaded.get(there(name), fresh) for name, fresh in foreign.items() if name not in tree.stateless
+    } or loaded

@@ -8,7 +8,7 @@ and everything else that it consists of, lies in ``structure/<rank>``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from torch import Tensor, nn
@@ -230,6 +230,15 @@ class StateTree:
         for name, other in self._others.items():
             if name not in self._absent:
                 other.want(known, _by_rank(trees, name, source), exact=self._exact)
+
+    def saved_elsewhere(self) -> set[str]:
+        """Return the modules of which this rank loads what it did not save, as of the last :meth:`want`."""
+        return {name for name, each in self._modules.items() if name not in self._absent and each.elsewhere}
+
+    def freeze(self, frozen: Mapping[str, Set[str]]) -> None:
+        """Take the names of frozen parameters that other ranks saved, by module."""
+        for name in self.saved_elsewhere():
+            self._modules[name].freeze(frozen.get(name, set()))
 
     def _check_parts(self, saved: Mapping[str, str]) -> None:
         now = self._told()["parts"]

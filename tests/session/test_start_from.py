@@ -214,3 +214,42 @@ def test_without_parts_the_whole_state_goes_on(make_agent: MakeAgent, tmp_path: 
     seed(5)
     rest = run(Session(agent.environ(0, **order)), training(), 6)
     assert first + rest == whole
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_parameter_without_a_gradient_so_far_has_no_state_afterwards(tmp_path: Path, stepped: bool) -> None:
+    """An expert that no token was routed to: its optimizer knows it, and has nothing of it; also after steps here."""
+
+    def made() -> dict[str, Any]:
+        model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
+
+    def step(state: dict[str, Any]) -> None:
+        state["model"]["used"](torch.ones(1, 2)).sum().backward()
+        state["optimizer"].step()
+        state["optimizer"].zero_grad()
+
+    there, here = made(), made()
+    step(there)
+    source = stock(there, tmp_path / "ckpt")
+    if stepped:
+        step(here)
+    begin(source, ["model", "optimizer"], here)
+    require_equal(weights(here), weights(there))
+    for name, param in here["model"].named_parameters():
+        held = here["optimizer"].state.get(param, {})
+        assert bool(held) is name.startswith("used"), name
+    step(there)
+    step(here)
+    require_equal(weights(here), weights(there))
+
+
+def test_a_parameter_that_the_source_did_not_train_is_refused(tmp_path: Path) -> None:
+    """Its optimizer was made of others: this one's state would be left as it is, and nothing said so."""
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "more": nn.Linear(2, 2)})
+    there = {"model": model, "optimizer": torch.optim.AdamW(model["used"].parameters(), lr=0.1)}
+    source = stock(there, tmp_path / "ckpt")
+    other = nn.ModuleDict({"used": nn.Linear(2, 2), "more": nn.Linear(2, 2)})
+    here = {"model": other, "optimizer": torch.optim.AdamW(other.parameters(), lr=0.1)}
+    with pytest.raises(CheckpointError, match=r"optimizer.state.more.* does not"):
+        begin(source, ["model", "optimizer"], here)
