@@ -34,6 +34,7 @@ class Decoder:
         """
         self._tensors = tensors
         self._raw = RawReader(device)
+        self._made: dict[int, tuple[Node, Any]] = {}
 
     def value(self, node: Node, mesh: Any = None) -> Any:
         """Return the value of a tree.
@@ -45,15 +46,22 @@ class Decoder:
         Raises:
             CheckpointError: an item is missing, or a class of the script is.
         """
+        if isinstance(node, tuple) and node and isinstance(node[0], str) and node[0].startswith("@"):
+            return self._special(node, mesh)
+        if not isinstance(node, tuple | list | dict):
+            return node
+        known = self._made.get(id(node))
+        if known is None:
+            # The node is kept, so that no later one gets its identity.
+            known = self._made[id(node)] = node, self._container(node, mesh)
+        return known[1]
+
+    def _container(self, node: Node, mesh: Any) -> Any:
         if isinstance(node, tuple):
-            if node and isinstance(node[0], str) and node[0].startswith("@"):
-                return self._special(node, mesh)
             return by_tag(node[0]).up(node[1], lambda each: self.value(each, mesh))
         if isinstance(node, list):
             return [self.value(each, mesh) for each in node]
-        if isinstance(node, dict):
-            return {name: self.value(each, mesh) for name, each in node.items()}
-        return node
+        return {name: self.value(each, mesh) for name, each in node.items()}
 
     def _special(self, node: Node, mesh: Any) -> Any:
         made = _MAKERS.get(node[0])

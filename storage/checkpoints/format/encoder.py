@@ -70,6 +70,7 @@ class Encoder:
         self.stock = StockNames(self.items, self.paths, most_plain)
         self._views, self._raw = views, RawWriter(views)
         self._known: dict[tuple[Any, ...], str] = {}
+        self._nodes: dict[int, Node] = {}
         self._open: set[int] = set()
         self._kept: list[object] = []
         self._trusted: set[tuple[str, type]] = set()
@@ -91,6 +92,7 @@ class Encoder:
             opened: a dictionary becomes a node whose entries can be looked at, also when it is plain data.
         """
         self._known.clear()
+        self._nodes.clear()
         self._kept.clear()
         self._raw.forget()
         return self.encode(value, path, opened=opened)
@@ -104,22 +106,29 @@ class Encoder:
             return value
         if isinstance(value, Tensor):
             return self.tensor(value, path)
+        if (known := self._nodes.get(id(value))) is not None:
+            if stock and kind in CONTAINERS:
+                self._note_plain(value, path, MOST_DEPTH)
+            return known
         if id(value) in self._open or len(self._open) > MOST_DEPTH:
             raise refused(path, *_ENDLESS)
         self._open.add(id(value))
         try:
-            return self._container(value, kind, path, stock, whole=self._whole and not opened)
+            node = self._container(value, kind, path, stock, whole=self._whole and not opened)
         except RecursionError:
             raise refused(path, *_ENDLESS) from None
         finally:
             self._open.discard(id(value))
+        if not (isinstance(node, tuple) and node[0] == "@plain"):  # which is the value itself
+            self._nodes[id(value)] = node
+            self._kept.append(value)  # so that no later one gets its identity
+        return node
 
     def _container(self, value: Any, kind: type, path: Path, stock: bool, *, whole: bool) -> Node:
         if whole and kind in CONTAINERS:
-            kinds = kinds_inside(value, MOST_DEPTH + 2 - len(self._open))
-            if kinds is not None:
-                if stock:
-                    (self.stock.note_all if dict in kinds else self.stock.note)(value, path)
+            most_depth = MOST_DEPTH + 2 - len(self._open)
+            plain = self._note_plain(value, path, most_depth) if stock else kinds_inside(value, most_depth)
+            if plain is not None:
                 return "@plain", value
         if kind in SERIES and is_flat(value):
             if stock:
@@ -138,6 +147,13 @@ class Encoder:
                 self.stock.note(value, path)
             return known.tag, self._down(known, value, path, within=within)
         return "@opaque", self._opaque(value, path)
+
+    def _note_plain(self, value: Any, path: Path, most_depth: int) -> set[type] | None:
+        """Name plain data for stock torch; return its types, None when it is not plain."""
+        kinds = kinds_inside(value, most_depth)
+        if kinds is not None:
+            (self.stock.note_all if dict in kinds else self.stock.note)(value, path)
+        return kinds
 
     def _down(self, known: Kind, value: Any, path: Path, *, within: bool) -> Any:
         try:

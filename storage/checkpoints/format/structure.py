@@ -13,6 +13,9 @@ for every part of its state, a tree of nodes that describes the part:
   (small, of changing shape, of a layout that items cannot have) is ``("@raw", ...)`` or ``("@layout", ...)`` of
   :mod:`~holdfast.storage.checkpoints.format.raw_tensors`;
 - anything else is ``(tag, data)`` of :mod:`~holdfast.storage.checkpoints.format.kinds`.
+
+One container or object in two places of a part is one node in two places of the tree, which pickle keeps: it comes back
+as one. Readers of releases before make two equal ones of it. Stock torch finds its items under the first name.
 """
 
 from __future__ import annotations

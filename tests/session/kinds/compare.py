@@ -1,4 +1,5 @@
-"""Whether two nested states are the same, bit for bit: types, keys, order, values, and which tensors share memory."""
+"""Whether two nested states are the same, bit for bit: types, keys, order, values, which tensors share memory, and
+which containers and objects are one."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ def difference(left: Any, right: Any, path: str = "") -> str:
     found = _difference(left, right, path)
     if not found and (before := _sharing(left)) != (after := _sharing(right)):
         found = f"{path}: tensors share memory as {before} before, and as {after} after"
+    if not found and (before := _identities(left)) != (after := _identities(right)):
+        found = f"{path}: containers and objects were one as {before} before, and as {after} after"
     return found
 
 
@@ -156,6 +159,28 @@ def _sharing(value: Any) -> list[int]:
         at = each.untyped_storage().data_ptr() if each.numel() else 0
         found.append(first.setdefault(at, number) if at else number)
     return found
+
+
+def _identities(value: Any) -> list[int]:
+    """For each container and object that can be changed, the number of the first place in which it is."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(each), number) for number, each in enumerate(_mutable(value))]
+
+
+def _mutable(value: Any) -> Iterator[Any]:
+    """The containers and objects inside, in order, as often as they are there."""
+    if isinstance(value, Tensor | enum.Enum):
+        return
+    opened = None if isinstance(value, Mapping | list | tuple) else _opened(value)
+    if isinstance(value, Mapping | list | set | collections.deque | np.ndarray) or opened is not None:
+        yield value
+    inside: Any = value if isinstance(value, list | tuple | collections.deque) else ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(opened, Mapping):
+        inside = opened.values()
+    for each in inside:
+        yield from _mutable(each)
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -263,6 +263,22 @@ def _same_twice(size: int) -> Make:
     return make
 
 
+def _one_twice(make: Make) -> Make:
+    """A container or object with a tensor in it, in two places at two depths, and an equal one beside it."""
+
+    def made(step: int) -> Any:
+        one = make(step)
+        return {"a": one, "b": [1, {"c": one}], "other": make(step)}
+
+    return made
+
+
+def _inside_of_each_other(step: int) -> Any:
+    inner = [torch.zeros(2) + step]
+    outer = {"inner": inner, "again": (inner,)}
+    return [outer, inner, outer, collections.deque([outer], 2)]
+
+
 def _structured(step: int) -> Any:
     made = np.zeros(3, dtype=[("id", "<i4"), ("weight", "<f8"), ("name", "U5")])
     made["id"] = step
@@ -444,6 +460,16 @@ CONTAINERS: dict[str, Make] = {
     "very large dict of tensors": lambda n: {each: torch.tensor(each + n) for each in range(500)},
     "torch.Size": lambda n: torch.Size([n, 2]),
     "the same list twice": lambda n: [[n]] * 2,
+    "one list of tensors twice": _one_twice(lambda n: [torch.zeros(2) + n, n]),
+    "one list of large tensors twice": _one_twice(lambda n: [torch.zeros(LARGE) + n]),
+    "one dict of tensors twice": _one_twice(lambda n: {"t": torch.zeros(2) + n, n: 1}),
+    "one deque twice": _one_twice(lambda n: collections.deque([torch.zeros(2) + n], 3)),
+    "one OrderedDict twice": _one_twice(lambda n: collections.OrderedDict(n=torch.zeros(2) + n)),
+    "one set twice": _one_twice(lambda n: {n, "a"}),
+    "one dataclass twice": _one_twice(lambda n: Record(n, torch.zeros(2) + n)),
+    "one dataclass with slots twice": _one_twice(lambda n: Slotted(n, torch.zeros(2) + n)),
+    "one object of attributes twice": _one_twice(Plain),
+    "containers inside of each other twice": _inside_of_each_other,
 }
 SCALARS: dict[str, Make] = {
     "numbers": lambda n: [n, -n, 2**200 + n, n + 0.1, True, None, complex(1, n)],
@@ -484,6 +510,7 @@ def _gaussian(state: np.random.RandomState, count: int) -> np.random.RandomState
 
 GENERATORS: dict[str, Make] = {
     "random.Random": lambda n: _advanced(random.Random(3), n),
+    "one random.Random twice": _one_twice(lambda n: _advanced(random.Random(3), n)),
     "numpy Generator": lambda n: _advanced(np.random.default_rng(3), n),
     "numpy Generator, other bits": lambda n: _advanced(np.random.Generator(np.random.MT19937(3)), n),
     "numpy Philox": lambda n: _advanced(np.random.Generator(np.random.Philox(3)), n),
@@ -507,6 +534,7 @@ ARRAYS: dict[str, Make] = {
     "numpy scalars": lambda n: [np.float32(n + 0.1), np.int8(n), np.bool_(True), np.float64(0.1)],
     "numpy strided": lambda n: (np.arange(20) + n)[::2],
     "numpy empty": lambda n: np.empty((0, n)),
+    "one numpy array twice": _one_twice(lambda n: np.arange(3) + n),
     "numpy read-only": lambda n: np.broadcast_to(np.array(n), (2,)).copy(),
 }
 REFUSED: dict[str, tuple[Make, str]] = {
