@@ -6,6 +6,7 @@ call of ``checkpoint`` has one exchange, made by the thread that saves (:meth:`G
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -216,6 +217,7 @@ def _devices(gloo: Any) -> list[Any]:
     return found or [gloo.create_default_device(lazy_init=True)]
 
 
+@functools.cache
 def _largest() -> Any:
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]

@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 AT_EXIT_S = 10.0
 """How long a process that ends waits for its last save, which other ranks may never take part in."""
 
+SHORT_S = 0.01
+"""A wait of at most so long, in seconds, is slept through, also when the process ends meanwhile."""
+
 Work = Callable[[], None]
 
 
@@ -57,7 +60,11 @@ class Background:
 
     def ended(self, within_s: float = 0.0) -> bool:
         """Return whether the process ends: give up. Wait for that at most ``within_s``."""
-        return self._shared.ended.wait(within_s) if within_s else self._shared.ended.is_set()
+        if within_s > SHORT_S:
+            return self._shared.ended.wait(within_s)
+        if within_s:
+            time.sleep(within_s)  # which takes a fraction of the processor time of an event's wait
+        return self._shared.ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all is done, at most so long; return whether it is."""

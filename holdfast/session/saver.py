@@ -47,6 +47,8 @@ LAST_S = 60.0
 """The last save of a job waits at most this for the one before it, and for itself."""
 LAST_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """Before each attempt at it: as many on all ranks, and longer in all than :data:`own_buffers.COPY_LAG_S`."""
+LONGEST_PAUSE_S = 0.05
+"""Before the first look for the peer's copy, in seconds."""
 QUIET_S = 30.0
 """Between two lines in the log that report the same kind of failed saves."""
 
@@ -70,7 +72,7 @@ class Saver:
         self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
         self._planner = Planner(context, self._group, self._own)
         self._save: Save | None = None
-        self._stalled_s = 0.0
+        self._stalled_s = self._copy_s = 0.0
         self._unhook: Callable[[], object] | None = None
         self._closed = False
         self._changing: set[str] = set()
@@ -309,8 +311,13 @@ class Saver:
         """Finish a save in the thread, and receive the outcome of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
         late = self._own.late(time.monotonic())
-        told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects, late=late)
-        told = replace(told, replicated=save.replicated if save and told.saved else (0,) * replicated)
+        told = replace(
+            told,
+            calls=self._agenda.calls,
+            rejects=self._agenda.rejects,
+            late=late,
+            replicated=save.replicated if save and told.saved else (0,) * replicated,
+        )
         if self._own.single and not told.saved:
             told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
         result = self._exchange(told)
@@ -373,10 +380,13 @@ class Saver:
         return replace(vote, saved=True, copied=self._boundary.copied)
 
     def _wait_for_copy(self) -> None:
-        pause = 0.0001
+        """Look for the copy first after most of the time that the last one took: each look takes time from the step."""
+        began = time.monotonic()
+        pause = max(0.0001, min(0.8 * self._copy_s, LONGEST_PAUSE_S))
         while not self._boundary.has_copy() and not self._background.ended():
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.005)
+            pause = min(pause * 1.5, 0.005) if pause <= 0.005 else 0.001
+        self._copy_s = time.monotonic() - began
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
