@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from holdfast.errors import ScriptRefusedError
 from holdfast.session import Session, rng
 from holdfast.session.phase import Phase
 from holdfast.storage.checkpoints.load.safe_load import load_object
@@ -54,12 +55,19 @@ class _Place:
             "callbacks": {key: state for key, state in callbacks.items() if state},
             "epoch_random": self.epoch_random,
             "between_epochs": self.between_epochs,
+            "world_size": trainer.world_size,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         trainer, state = self._trainer, saved
         if saved.keys() == {"state"}:  # as older checkpoints have it: one item, by torch.save
             state = load_object(io.BytesIO(saved["state"]), "Lightning's state")
+        ranks = state.get("world_size", trainer.world_size)
+        if ranks != trainer.world_size:
+            raise ScriptRefusedError(
+                f"Lightning's place in its data was saved by {ranks} ranks, and there are {trainer.world_size} now: "
+                "the batches of an epoch are others. Run it with as many ranks as before"
+            )
         trainer.fit_loop.load_state_dict(state["loops"])
         for config, scheduler in zip(trainer.lr_scheduler_configs, state["schedulers"], strict=True):
             config.scheduler.load_state_dict(scheduler)

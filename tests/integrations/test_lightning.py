@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from holdfast import Session
+from holdfast.errors import ScriptRefusedError
 from tests.session.conftest import MakeAgent
 from tests.session.harness import FakeAgent
 
@@ -151,3 +153,13 @@ def test_it_trains_without_an_agent(tmp_path: Path) -> None:
     with_it = script.fit(idle(Session({})), str(tmp_path)).state_dict()
     without = script.fit(script.Callback(), str(tmp_path)).state_dict()  # type: ignore[arg-type]
     assert all(torch.equal(with_it[name], without[name]) for name in without)
+
+
+def test_another_number_of_ranks_is_refused() -> None:
+    """The batches that were done are counted for the ranks that did them."""
+    pytest.importorskip("pytorch_lightning")
+    from holdfast.integrations.lightning import _Place  # noqa: PLC0415  (imports Lightning)
+
+    place = _Place(SimpleNamespace(world_size=1))  # type: ignore[arg-type]
+    with pytest.raises(ScriptRefusedError, match="saved by 2 ranks, and there are 1 now"):
+        place.load_state_dict({"world_size": 2, "loops": {}})
