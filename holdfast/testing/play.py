@@ -200,6 +200,8 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
         start_epoch(ledger, JOB)
     if setup.code_changed_s_ago is not None:
         kit.clock.advance(3600)
+        # Code with which it never trained would be no way back.
+        ledger.mark(JOB, ledger.job(JOB).epoch, 1, kit.clock.now())
         ledger.add_version(JOB, "v2", "key2", "second")
         ledger.set_job(JOB, code_version="v2")
         start_epoch(ledger, JOB)
