@@ -190,6 +190,7 @@ class Agent(Commands):
         roots = Roots.of(home, machine, settings)
         looking, self._vitals = detectors(machine, home, settings, policy, roots)
         self._inspector = Inspector(machine, looking, policy.intervals, self._emit)
+        self._watch.look = self._inspector.look_at_exit
         self._rank_logs = RankLogs(self.jobs.runs, self._watch, policy.intervals.rank_log_s)
         self._lease = Lease(
             self.standing,

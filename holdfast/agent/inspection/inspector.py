@@ -23,6 +23,8 @@ SELF_CHECKS = 4
 SELF_CHECK_PAUSE_S = 3.0
 _EVIDENCE = frozenset({"smart"})
 """Detectors whose faults keep no machine out: they only explain a failure. A recovery asks them."""
+_AT_EXIT = frozenset({"kernel_log", "oom_kills"})
+"""Detectors that read what the kernel noted of a process that it ended, without blocking."""
 
 
 class Inspector:
@@ -82,6 +84,22 @@ class Inspector:
             await asyncio.sleep(pause_s)
             found = await self.inspect(_EVIDENCE)
         return found
+
+    def look_at_exit(self) -> None:
+        """Report at once what the kernel noted, when a rank ended.
+
+        On their intervals these detectors may look only after the incident of the exit was opened without them.
+        """
+        for detector in self._detectors:
+            if detector.name not in _AT_EXIT or detector.blocking:
+                continue
+            try:
+                alerts = detector.poll()
+            except Exception:  # the exit is reported in any case
+                log.exception("inspection: detector %s failed", detector.name)
+                continue
+            for alert in alerts:
+                self._report(alert)
 
     async def _watch(self, detector: Detector) -> None:
         while True:

@@ -26,7 +26,7 @@ class OomKills:
         return [
             self._sign(device, count - before, cgroup)
             for device, (path, cgroup) in self._counters.items()
-            if (count := _count(path)) is not None
+            if (count := _count(path, born_at_0=cgroup)) is not None
             and (before := self._exchange(device, count)) is not None
             and count > before
         ]
@@ -48,9 +48,12 @@ class OomKills:
         )
 
 
-def _count(path: Path) -> int | None:
+def _count(path: Path, born_at_0: bool) -> int | None:
+    """Return the count; ``born_at_0``: a counter that is not there yet begins at 0, as that of a control group does."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return 0 if born_at_0 else None
     except OSError:
         return None
     for line in lines:

@@ -64,6 +64,8 @@ class Watch:
         self.rehearsals = Rehearsals(prover, self.unrestorable)
         self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
         self.strays = strays
+        self.look: Callable[[], None] = lambda: None
+        """Have the machine's detectors report at once what may explain a rank's end."""
 
     def told(self, run: Run) -> dict[str, Any]:
         """Return the heartbeats' fields on a run's saves."""
@@ -100,6 +102,7 @@ class Watch:
         if process.exit_code == 0:
             self.report(run, done=(process.rank,))
             return
+        self.look()  # the kernel's kill is known before the exit that it explains
         failed = run.board.rows[process.rank].failed if run.board else None
         found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank), run.code)
         if run.board and (row := run.board.rows[process.rank]).steps_done:

@@ -126,7 +126,7 @@ def test_pressure_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None
 
 
 def test_kills_are_counted_where_the_kernel_log_cannot_be_read(tmp_path: Path) -> None:
-    """Of the host and of the own container; old ones do not count."""
+    """Of the host and of the own container; old ones do not count. A control group's count begins at 0."""
     proc, sys = tmp_path / "proc", tmp_path / "sys"
     write(proc / "vmstat", "pgfault 12\noom_kill 4")
     detector = steady(OomKills(proc, sys), HandClock())
@@ -136,10 +136,11 @@ def test_kills_are_counted_where_the_kernel_log_cannot_be_read(tmp_path: Path) -
     assert (alert.kind, alert.evidence["value"], alert.evidence["cgroup"]) == (AlertKind.OOM_KILL, 2, False)
     assert detector.poll() == []
     write(sys / "fs/cgroup/memory.events", "low 0\noom 3\noom_kill 1")
-    assert detector.poll() == []  # its first value
-    write(sys / "fs/cgroup/memory.events", "low 0\noom 4\noom_kill 2")
     [alert] = detector.poll()
-    assert alert.evidence["cgroup"] is True
+    assert (alert.evidence["value"], alert.evidence["cgroup"]) == (1, True)
+    assert detector.poll() == []
+    old = steady(OomKills(proc, sys), HandClock())
+    assert old.poll() == []  # killed before the agent began
 
 
 # Mounts

@@ -209,3 +209,16 @@ async def test_a_disk_that_predicts_its_failure_keeps_no_machine_out() -> None:
     looking = inspector([], disk, Scripted("fine", []))
     assert [finding.check for finding in await looking.self_check(pause_s=0.0)] == ["fine"]
     assert [finding.ok for finding in await looking.inspect()] == [False, True]
+
+
+async def test_what_explains_an_exit_is_looked_at_when_a_rank_ends() -> None:
+    """At once, and those two alone; one that fails does not keep the exit back."""
+    kills = Scripted("oom_kills", RuntimeError("no"), [alert(1.0, "kill")])
+    lines, mounts = Scripted("kernel_log", [alert(1.0, "line")]), Scripted("mounts", [alert(1.0, "mount")])
+    seen: list[Alert] = []
+    asked = inspector(seen, kills, lines, mounts)
+    asked.look_at_exit()
+    assert [each.fingerprint.split(":")[0] for each in seen] == ["line"]
+    asked.look_at_exit()
+    assert [each.fingerprint.split(":")[0] for each in seen] == ["line", "kill"]
+    assert mounts.polls == 0
