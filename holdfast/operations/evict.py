@@ -84,7 +84,8 @@ def order_repair(ctx: Context, machine: str, incident_id: str, incarnation: str)
     """Record, after an eviction, the repair that the verdict names, if it names one. The gateway has it begun."""
     if not repair.enabled(ctx.policy.repair, ctx.settings.driver):
         return
-    found = repair.asked(ctx.ledger.incident(incident_id).alerts, machine)
+    incident = ctx.ledger.incident(incident_id)
+    found = repair.asked(incident.alerts, machine, incident.reasons, ctx.policy.classify)
     if found is None:
         return
     asked, why = found

@@ -6,13 +6,14 @@ with delivery checks or with a ticket. Nothing is tried twice in one repair, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
-from holdfast.policies.classify import sure_signs, xid
+from holdfast.policies.classify import beside, sure_signs, xid
 from holdfast.policies.classify.meaning import harmless, number
+from holdfast.policies.config.policy import ClassifyPolicy
 from holdfast.policies.config.repair_policy import RepairPolicy
 
 
@@ -53,12 +54,19 @@ def enabled(policy: RepairPolicy, driver: str) -> bool:
     return driver != "local" if policy.enabled == "auto" else bool(policy.enabled)
 
 
-def asked(alerts: Iterable[Alert], machine: str) -> tuple[Ask, str] | None:
-    """Return the gravest repair that alerts about ``machine`` ask for, and the reasons; None: they name no repair."""
+def asked(
+    alerts: Iterable[Alert], machine: str, reasons: Collection[str], policy: ClassifyPolicy
+) -> tuple[Ask, str] | None:
+    """Return the gravest repair that the accusation of ``machine`` asks for, and why; None: it names no repair.
+
+    Signs that prove a fault by themselves accuse it; where there are none, what the incident's ``reasons`` name as the
+    explanation. Whatever else was noticed on the machine would be repaired for a verdict about something else.
+    """
+    about = [alert for alert in alerts if alert.firing and alert.machine == machine]
+    sure = [alert for alert in about if sure_signs.is_sure(alert, policy)]
     found = [
         (ask, why)
-        for alert in alerts
-        if alert.firing and alert.machine == machine
+        for alert in sure or [alert for alert in about if beside.described(alert) in reasons]
         for ask, why in [_asks(alert)]
         if ask is not None
     ]

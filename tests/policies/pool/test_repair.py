@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind, Classification
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepRecord, StepState
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.pool import repair
-from tests.policies.make import NOW, alert
+from tests.policies.make import NOW, alert, job, rank_exit
 
 POLICY = Policy.load().repair
+CLASSIFY = Policy.load().classify
 DAY_S = 86_400.0
 
 
@@ -57,23 +60,39 @@ def xid(code: int, machine: str = "m1", line: str = "") -> Alert:
         ([alert(AlertKind.MACHINE_LOST, machine="m1"), alert(AlertKind.HANG)], None),
         ([alert(AlertKind.GPU_ECC_UNCORRECTABLE, machine="m1")], Ask.RESET_GPU),
         ([alert(AlertKind.DISK_FAULT, machine="m1")], Ask.HANDS),
-        ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "gsp_timeout"})], Ask.RESET_GPU),
-        (
-            [xid(119), alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "machine_check"})],
-            Ask.HANDS,
-        ),
-        ([alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "hung_task"})], None),
-        (
-            [alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "pcie_fatal", "harmless": True})],
-            None,
-        ),
+        ([xid(119), alert(AlertKind.DISK_FAULT, machine="m1")], Ask.HANDS),
         ([xid(119).model_copy(update={"firing": False})], None),
     ],
 )
 def test_the_gravest_that_the_verdict_names_is_asked(alerts: list[Alert], asks: Ask | None) -> None:
     """By the catalogue, of this machine alone, of what fires; what leaves the GPU usable asks nothing."""
-    found = repair.asked(alerts, "m1")
+    found = repair.asked(alerts, "m1", (), CLASSIFY)
     assert (found[0] if found else None) is asks
+
+
+@pytest.mark.parametrize(
+    ("check", "asks"),
+    [
+        ("gsp_timeout", Ask.RESET_GPU),
+        ("machine_check", Ask.HANDS),
+        ("disk_errors", Ask.HANDS),
+        ("hung_task", None),
+    ],
+)
+def test_what_explains_the_incident_is_asked_and_what_only_stands_beside_it_is_not(
+    check: str, asks: Ask | None
+) -> None:
+    """A disk with errors on a machine that is evicted for its GPU, or for its pace, needs no hands."""
+    host = alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": check})
+    died = rank_exit(2, exit_code=-7, signal="SIGBUS")
+    decision = classify([died, host], JobContext(job=job(), now=NOW), Policy.load())
+    assert isinstance(decision, Classification)
+    found = repair.asked([died, host], "m1", decision.reasons, CLASSIFY)
+    assert (found[0] if found else None) is asks
+    assert repair.asked([died, host], "m1", ("the pace of m1 is 1.4 times the median",), CLASSIFY) is None
+    beside = repair.asked([host, xid(119)], "m1", decision.reasons, CLASSIFY)
+    assert beside is not None
+    assert beside[0] is Ask.RESET_GPU
 
 
 def test_the_way_of_a_reset_that_works() -> None:
