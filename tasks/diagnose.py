@@ -112,7 +112,7 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
         found = aggregate.aggregate(stacks, job, limits, blocked)
         silent = fleet.lost(answers)
         alone = len(found.suspects) == 1
-        records = [] if found.sure or (alone and silent) else await _records(case, case.machines_now())
+        records = [] if found.sure or (alone and silent) else await flight_records(case, case.machines_now())
         made = groups.observed((record.ranks for record in records), job.spec.world_size)
         if made and not alone:
             found = aggregate.aggregate(stacks, job, limits, blocked, made)
@@ -163,7 +163,8 @@ async def _run_tier(case: RecoveryContext, machines: list[Machine], tier: str) -
             return await checks.each(subject, machines, tier)
 
 
-async def _records(case: RecoveryContext, machines: list[Machine]) -> list[FlightRecord]:
+async def flight_records(case: RecoveryContext, machines: list[Machine]) -> list[FlightRecord]:
+    """Return what the ranks' flight recorders have, of machines that answer."""
     answers = await fleet.ask(
         case.ctx, machines, lambda agent, _: agent.flight_records(case.job, case.broken_epoch)
     )
@@ -172,7 +173,7 @@ async def _records(case: RecoveryContext, machines: list[Machine]) -> list[Fligh
 
 async def _flight(case: RecoveryContext, machines: list[Machine]) -> list[Finding]:
     """Analyse the collectives that ranks recorded before they ended; a finding per accused machine, one if none is."""
-    found = flight.analyse(await _records(case, machines), case.job_now(), case.ctx.policy.aggregate)
+    found = flight.analyse(await flight_records(case, machines), case.job_now(), case.ctx.policy.aggregate)
     detail = "; ".join(found.reasons)
     if not found.suspects:
         return [Finding(check=Check.FLIGHT_RECORDER, machine=machines[0].name, ok=True, detail=detail)]

@@ -13,8 +13,10 @@ from holdfast.models.agent import StackDump
 from holdfast.models.alert import Verdict
 from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
-from holdfast.policies.diagnose import aggregate, slow_vote
+from holdfast.policies.diagnose import aggregate, groups, slow_vote
+from holdfast.policies.diagnose.groups import Group
 from holdfast.tasks import late
+from holdfast.tasks.diagnose import flight_records
 from holdfast.tasks.recovery_context import RecoveryContext
 
 
@@ -34,6 +36,7 @@ def must_be_of_few(case: RecoveryContext, verdict: Verdict) -> None:
 async def vote_slow(case: RecoveryContext) -> Verdict:
     """Look at all stacks several times while the job trains; suspects are the machines of the group that lags most.
 
+    Groups are those of the job file and those that the ranks' flight recorders have, asked for once.
     A machine that is reported to fail surely meanwhile ends the vote: it is the suspect. A job that stands since an
     earlier attempt has nothing to compare.
     Method: ByteDance, arXiv 2509.16293, section 5 (every 10 s, five rounds).
@@ -53,7 +56,11 @@ async def vote_slow(case: RecoveryContext) -> Verdict:
             )
             stacks: list[StackDump] = [dump for dumps in fleet.answered(answers).values() for dump in dumps]
             rounds.append(aggregate.aggregate(stacks, job, policy.aggregate))
-        found = slow_vote.decide(rounds, job, policy.aggregate)
+        made: list[Group] = []
+        if slow_vote.on_several(rounds, job):
+            records = await flight_records(case, case.machines_now())
+            made = groups.observed((record.ranks for record in records), job.spec.world_size)
+        found = slow_vote.decide(rounds, job, policy.aggregate, made)
         return Verdict(
             suspects=found.suspects, confidence=found.confidence, evidence=found.reasons
         ).model_dump(mode="json")

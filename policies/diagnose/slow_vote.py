@@ -14,7 +14,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose.aggregate import Aggregation
-from holdfast.policies.diagnose.groups import groups
+from holdfast.policies.diagnose.groups import Group, groups, slots
 
 
 class SlowVote(Frozen):
@@ -25,24 +25,37 @@ class SlowVote(Frozen):
     reasons: tuple[str, ...] = ()
 
 
-def flag(outliers: Sequence[int], job: Job) -> str:
+def on_several(rounds: Sequence[Aggregation], job: Job) -> bool:
+    """Return whether a round counts whose outliers are on several machines: only a parallel group has them all."""
+    return any(len(slots(outliers, job.spec.ranks_per_machine)) > 1 for outliers in _clear(rounds, job))
+
+
+def flag(outliers: Sequence[int], job: Job, made: Sequence[Group] = ()) -> str:
     """Return the parallel group with most of the outliers of one round (the smallest of several); empty: none.
 
     A machine is a group too: ``machine m2``. It is preferred to a parallel group with as many outliers.
     """
     if not outliers:
         return ""
-    spec, wanted = job.spec, set(outliers)
+    wanted = set(outliers)
     candidates = [(f"machine {name}", frozenset(job.ranks_of(name))) for name in job.machines]
-    candidates += [(g.name, frozenset(g.ranks)) for g in groups(spec.world_size, spec.parallelism)]
+    candidates += [(g.name, frozenset(g.ranks)) for g in _known(job, made)]
     name, ranks = max(candidates, key=lambda item: (len(item[1] & wanted), -len(item[1])))
     return name if ranks & wanted else ""
 
 
-def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> SlowVote:
-    """Decide which machines to evict after the last round."""
-    clear = [one.outliers for one in rounds if 2 * _on(one.outliers, job) < len(job.machines)]
-    votes = Counter(filter(None, (flag(outliers, job) for outliers in clear)))
+def decide(
+    rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy, made: Sequence[Group] = ()
+) -> SlowVote:
+    """Decide which machines to evict after the last round.
+
+    Args:
+        rounds: analyses of the looks.
+        job: its machines and parallelism.
+        policy: limits.
+        made: parallel groups that were read from the job's processes, next to those of its job file.
+    """
+    votes = Counter(filter(None, (flag(outliers, job, made) for outliers in _clear(rounds, job))))
     if not votes:
         return SlowVote(reasons=(f"no rank stood out in {len(rounds)} looks at all stacks",))
     (name, count), *others = votes.most_common()
@@ -50,20 +63,25 @@ def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> 
     reasons = (f"stood out in {len(rounds)} looks: {told}",)
     if 2 * count <= len(rounds) or (others and others[0][1] == count):
         return SlowVote(reasons=(*reasons, "none in more than half of them: no machine is accused"))
-    machines = _machines(name, job)
+    machines = _machines(name, job, made)
     limit = policy.limit(len(job.machines))
     if len(machines) > limit:
         return SlowVote(reasons=(*reasons, f"{name} spans {len(machines)} machines, limit {limit}"))
     return SlowVote(suspects=machines, confidence=0.5 + 0.4 * count / len(rounds), reasons=reasons)
 
 
-def _on(outliers: Sequence[int], job: Job) -> int:
-    """Return the number of machines that they are on."""
-    return len({job.machine_of(rank) for rank in outliers})
+def _clear(rounds: Sequence[Aggregation], job: Job) -> list[tuple[int, ...]]:
+    """Return the outliers of the rounds in which they are on less than half of the machines."""
+    per = job.spec.ranks_per_machine
+    return [one.outliers for one in rounds if 2 * len(slots(one.outliers, per)) < len(job.machines)]
 
 
-def _machines(name: str, job: Job) -> tuple[str, ...]:
+def _known(job: Job, made: Sequence[Group]) -> list[Group]:
+    return [*groups(job.spec.world_size, job.spec.parallelism), *made]
+
+
+def _machines(name: str, job: Job, made: Sequence[Group]) -> tuple[str, ...]:
     if name.startswith("machine "):
         return (name.removeprefix("machine "),)
-    group = next(g for g in groups(job.spec.world_size, job.spec.parallelism) if g.name == name)
+    group = next(g for g in _known(job, made) if g.name == name)
     return tuple(dict.fromkeys(job.machine_of(rank) for rank in group.ranks))

@@ -16,7 +16,7 @@ from holdfast.models.machine import Scope
 from holdfast.policies.classify import services
 from holdfast.policies.config.ladders import ApprovalPolicy, ApprovalRule
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.diagnose import flight, slow_vote
+from holdfast.policies.diagnose import flight, groups, slow_vote
 from holdfast.policies.diagnose.aggregate import Aggregation
 from holdfast.policies.diagnose.replay_groups import Next, ReplayOutcome, ReplayVerdict, decide
 from holdfast.policies.escalate import approval, code
@@ -218,6 +218,23 @@ def test_a_pipeline_that_lags_is_evicted_as_a_group() -> None:
     big = job(machines=16, per=1, tp=2, pp=4)
     found = slow_vote.decide(looks(*[(4, 5)] * 5), big, LIMITS)
     assert found.suspects == ("m4", "m5")
+
+
+def test_a_group_that_only_its_process_groups_show_is_evicted_too() -> None:
+    """A job file without a layout has one group of all ranks, which explains nothing."""
+    flat = job(machines=16, per=1)
+    lagging = looks(*[(2, 5)] * 4, (2, 9))
+    assert slow_vote.decide(lagging, flat, LIMITS).suspects == ()
+    made = groups.observed([(2, 5), (3, 4), (2, 3, 4, 5, 6, 7, 8, 9)], 16)
+    found = slow_vote.decide(lagging, flat, LIMITS, made)
+    assert found.suspects == ("m2", "m5")
+    assert "process group 1 4x" in found.reasons[0]
+
+
+def test_groups_are_asked_for_where_they_may_decide() -> None:
+    """One machine needs no group; half of the job is not counted."""
+    assert slow_vote.on_several(looks((4,), (4, 6)), job(machines=6))
+    assert not slow_vote.on_several(looks((4, 5), (0, 2, 4)), job(machines=6))
 
 
 def test_approval_rules() -> None:
