@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.errors import HoldfastError, SettingsError, SilentError, UnavailableError
 from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
@@ -12,7 +12,7 @@ from holdfast.models.alert import Finding
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.policies.diagnose import pairing
+from holdfast.policies.diagnose import network_environment, pairing
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,14 @@ class Subject:
     """When more machines than this send no answer, none is accused of it; None: each is."""
     whole: bool = False
     """Whether the machines serve no job: then all of their GPUs are tested."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The job's environment."""
     must_pass: bool = False
     """Whether what is not tested then counts as failed, though not surely: the machine is to serve only afterwards."""
 
 
 Answer = list[Finding] | HoldfastError
+_COLLECTIVE = frozenset({Check.ALL_TO_ALL, Check.ALL_GATHER})
 
 
 async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list[Finding]:
@@ -54,6 +57,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
                 processes=max(2, per) if tier == Check.ALL_TO_ALL else per,
                 whole=subject.whole,
                 measure=subject.measure,
+                env=_environment(subject, tier),
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )
         ),
@@ -115,16 +119,23 @@ async def _pair(
                 epoch=subject.epoch,
                 incarnation=machine.incarnation,
                 check="all_gather",
-                processes=1,
+                processes=subject.processes,
+                whole=subject.whole,
                 peer=peer[machine.name],
                 process_rank=position[machine.name],
                 rendezvous=rendezvous,
                 measure=subject.measure,
+                env=_environment(subject, Check.ALL_GATHER),
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )
         ),
     )
     return list(answers.items())
+
+
+def _environment(subject: Subject, tier: str) -> dict[str, str]:
+    """Return what of the job's environment its collectives depend on; other checks have none."""
+    return network_environment.of_job(subject.env) if tier in _COLLECTIVE else {}
 
 
 def _found(subject: Subject, tier: str, answers: Sequence[tuple[str, Answer]]) -> list[Finding]:

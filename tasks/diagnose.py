@@ -152,6 +152,7 @@ async def _run_tier(case: RecoveryContext, machines: list[Machine], tier: str) -
         spec.ranks_per_machine,
         measure,
         most_silent=case.ctx.policy.aggregate.limit(len(machines)),
+        env=spec.env,
     )
     match tier:
         case Check.ALL_GATHER:

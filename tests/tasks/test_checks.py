@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, SilentError, UnavailableError
-from holdfast.models.agent import Check
+from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
+from holdfast.models.alert import Finding
+from holdfast.models.machine import Machine, MachineState
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.policies.diagnose import network_environment
 from holdfast.policies.diagnose.verdicts import INSIDE, judge
+from holdfast.settings import Settings
 from holdfast.tasks import checks
 
 
@@ -19,6 +29,61 @@ def test_an_agent_that_does_not_know_a_check_accuses_no_machine(tier: str) -> No
     assert finding.value is None
     assert finding.detail.startswith("not tested: ")
     assert judge([finding], 1.5).suspects == ()
+
+
+async def test_collectives_take_the_jobs_way_over_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside machines and between them, with as many GPUs as it has ranks; other checks get none of its variables."""
+    sent: list[Diagnose] = []
+
+    class Agent:
+        async def open_rendezvous(self, _command: OpenRendezvous) -> Rendezvous:
+            return Rendezvous(host="127.0.0.1", port=1)
+
+        async def diagnose(self, command: Diagnose) -> list[Finding]:
+            sent.append(command)
+            return []
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], command: Callable[..., Any]) -> dict[str, Any]:
+        return {each.name: await command(Agent(), each) for each in machines}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    ctx = Context(Settings(home=tmp_path))
+    env = {"NCCL_IB_HCA": "mlx5_1", "NCCL_DEBUG_FILE": "/tmp/nccl", "HF_TOKEN": "secret"}
+    subject = checks.Subject(ctx, "gpt", processes=4, env=env)
+    machines = [Machine(name=name, incarnation="i1", state=MachineState.ACTIVE) for name in ("m0", "m1")]
+    for tier in (Check.ALL_TO_ALL, Check.MATMUL):
+        await checks.each(subject, machines[:1], tier)
+    await checks.neighbours(subject, machines)
+    assert [(each.check, each.processes) for each in sent] == [
+        (Check.ALL_TO_ALL, 4),
+        (Check.MATMUL, 4),
+        (Check.ALL_GATHER, 4),
+        (Check.ALL_GATHER, 4),
+    ]
+    assert [each.env for each in sent] == [{"NCCL_IB_HCA": "mlx5_1"}, {}, *[{"NCCL_IB_HCA": "mlx5_1"}] * 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "passed"),
+    [
+        ("NCCL_SOCKET_IFNAME", True),
+        ("NCCL_NET", True),
+        ("GLOO_SOCKET_IFNAME", True),
+        ("FI_PROVIDER", True),
+        ("UCX_NET_DEVICES", True),
+        ("NCCL_COMM_ID", False),
+        ("NCCL_DEBUG", False),
+        ("NCCL_TOPO_DUMP_FILE", False),
+        ("UCX_LOG_FILE", False),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", False),
+        ("PATH", False),
+    ],
+)
+def test_variables_that_choose_the_way(name: str, passed: bool) -> None:
+    """Neither where the job's ranks meet, nor files that they write."""
+    assert bool(network_environment.of_job({name: "x"})) is passed
 
 
 @pytest.mark.parametrize(

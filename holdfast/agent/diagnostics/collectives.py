@@ -7,6 +7,7 @@ of these processes.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import math
@@ -15,11 +16,11 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,8 @@ ROUND_S = 0.01
 ROUNDS = 3
 PATIENCE_S = 1.0
 """A link on which the compared bytes alone take so long is not measured again."""
+TURNS_SHARE = 0.6
+"""Of a check's time that the GPUs of a pair may take, one after the other."""
 STAY_S = 1.0
 """How long a process waits for another check before it ends."""
 _POLL_S = 0.005
@@ -59,6 +62,10 @@ class Part:
     """Whether collectives are timed as well, which takes some rounds more."""
     disk: str = ""
     """A folder on the disk that is tested; empty: :attr:`folder`."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables by which the libraries choose their way over the network, as the job's ranks have them."""
+    gpus: int = 1
+    """Of a pair: how many of this machine's GPUs take part, one after the other; 0: all."""
     fresh: bool = True
     """Whether the process was started for this check: all its time is the check's."""
     stay: str = ""
@@ -99,6 +106,14 @@ class CollectiveOutcome:
     """Processor time that the check used in this process."""
     busy: float = 0.0
     """Share of the tested device's work that was others' meanwhile."""
+    environment: str = ""
+    """Digest of the variables that the libraries were given; empty: none."""
+    gpu: int = 0
+    """Of several that took part in turn: the one with damaged bytes, else the slowest."""
+    turns: int = 1
+    """How many GPUs took part, one after the other ..."""
+    of_turns: int = 1
+    """... of how many: there may have been no time for all."""
     untested: str = ""
     """Why nothing could be tested; empty: it was."""
 
@@ -126,8 +141,8 @@ def all_to_all(part: Part) -> None:
 
 
 def all_gather(part: Part) -> None:
-    """Send the pattern of every process to all others."""
-    leave_outcome(part, lambda: in_group(part, _all_gather))
+    """Send the pattern of every process to all others; two machines do it with each of their GPUs in turn."""
+    leave_outcome(part, lambda: _in_turn(part) if part.port else in_group(part, _all_gather))
 
 
 def leave_outcome(part: Part, find: Callable[[], CollectiveOutcome]) -> None:
@@ -191,34 +206,117 @@ def stay(order: Path) -> None:
 
 
 def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutcome]) -> CollectiveOutcome:
-    """Return what ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends the group."""
+    """Return what ``exchange`` finds in a group of all processes of this machine; :func:`leave_group` ends it."""
+    from torch.distributed import FileStore  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    on_gpu = gpus() >= part.size
+    store = FileStore(str(Path(part.folder) / "store"), part.size)
+    os.environ.update(part.env)
+    return _exchanged(part, store, take_gpu(part.rank) if on_gpu else None, exchange)
+
+
+def _in_turn(part: Part) -> CollectiveOutcome:
+    """Exchange with the other machine, with the first GPU of both, then with the second, and so on.
+
+    As many as both have, and as fit into the time: rank 0 tells the other whether there is one more turn. An agent of
+    an earlier release makes no offer; then the first GPUs exchange, without the job's environment, as it does.
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    began, own = time.monotonic(), gpus()
+    own = min(own, part.gpus or own)
+    store, theirs = _met(part, {"gpus": own, "env": _digest(part.env)})
+    if part.env and theirs.get("env") != _digest(part.env):
+        part = replace(part, env={})
+    os.environ.update(part.env)
+    turns = max(1, min(own, int(theirs.get("gpus", 1))))
+    found: list[CollectiveOutcome] = []
+    while True:
+        turn = len(found)
+        try:
+            device = take_gpu(turn) if own else None
+            found.append(_exchanged(part, _of_turn(store, turn), device, _all_gather))
+            if turns == 1:
+                return found[0]
+            dist.barrier()  # the other may still be reading from this group
+        except Exception as error:
+            if turns == 1:
+                raise
+            raise RuntimeError(f"GPU {turn}: {type(error).__name__}: {error}") from error
+        if not _one_more(store, part, len(found), turns, time.monotonic() - began):
+            return replace(_of_all(found), turns=len(found), of_turns=turns)
+        leave_group()
+
+
+def _one_more(store: Store, part: Part, done: int, turns: int, took_s: float) -> bool:
+    """Return whether both machines take another turn: by the clock of rank 0, so that none waits alone."""
+    if done == turns:
+        return False
+    if part.rank == 0:
+        fits = took_s * (done + 1) / done < TURNS_SHARE * part.timeout_s
+        store.set(f"after-{done}", "go" if fits else "end")
+        return fits
+    return bool(store.get(f"after-{done}") == b"go")
+
+
+def _of_all(found: Sequence[CollectiveOutcome]) -> CollectiveOutcome:
+    """Return the outcome of the turn with damaged bytes, else of the slowest."""
+    gpu = min(range(len(found)), key=lambda at: (not found[at].wrong_bytes, found[at].value or 0.0))
+    return replace(found[gpu], gpu=gpu)
+
+
+def _exchanged(
+    part: Part,
+    store: Store,
+    device: torch.device | None,
+    exchange: Callable[[Part, torch.device], CollectiveOutcome],
+) -> CollectiveOutcome:
+    """Return what ``exchange`` finds in a new group on ``device``; None: on the processor."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
     torch.set_num_threads(1)
     bind(part)
-    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= (1 if part.port else part.size)
-    backend = "nccl" if on_gpu else "gloo"
-    device = torch.device("cuda", 0 if part.port else part.rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
+    device = device or torch.device("cpu")
+    backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
-        store=_store(part),
+        store=store,
         rank=part.rank,
         world_size=part.size,
         timeout=timedelta(seconds=part.timeout_s),
     )
-    return replace(exchange(part, device), backend=backend)
+    return replace(exchange(part, device), backend=backend, environment=_digest(part.env))
+
+
+def gpus() -> int:
+    """Return how many GPUs torch sees."""
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def take_gpu(index: int) -> torch.device:
+    """Have this process use a GPU from now on."""
+    import torch  # noqa: PLC0415
+
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _digest(env: Mapping[str, str]) -> str:
+    """Return what differs where the variables do; empty: there are none."""
+    return hashlib.sha256(json.dumps(sorted(env.items())).encode()).hexdigest()[:8] if env else ""
 
 
 def bind(part: Part) -> None:
-    """Have gloo use the interface that leads to the other machine, or the loopback; the site's own choice stays.
+    """Have gloo use the interface that leads to the other machine, or the loopback; what job or site chose stays.
 
     Each time: a process may have had another check before. By itself gloo takes the address of the host's name, which
     may be slow, absent, or one that no other machine reaches.
     """
-    if _GIVEN:
+    if _GIVEN or _INTERFACE in part.env:
         return
     local = not part.port or _is_loopback(part.host)
     if name := "lo" if local else interface_to(part.host, part.port):
@@ -242,22 +340,25 @@ def interface_to(host: str, port: int) -> str:
     return next((name for name, known in of_all if any(each.address == own for each in known)), "")
 
 
-def _store(part: Part) -> Store:
-    from torch.distributed import (  # type: ignore[attr-defined]  # noqa: PLC0415
-        FileStore,
-        PrefixStore,
-        TCPStore,
-    )
+def _met(part: Part, offer: Mapping[str, object]) -> tuple[Store, Mapping[str, Any]]:
+    """Return the store of this attempt, and the other machine's offer; empty: it makes none."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    if not part.port:
-        return FileStore(str(Path(part.folder) / "store"), part.size)
     limit = timedelta(seconds=part.timeout_s)
     store = TCPStore(part.host, part.port, is_master=False, timeout=limit)
-    return PrefixStore(f"{part.prefix}/{_meet(store, part)}", store)
+    name, theirs = _meet(store, part, json.dumps(offer))
+    return PrefixStore(f"{part.prefix}/{name}", store), json.loads(theirs or "{}")
 
 
-def _meet(store: Store, part: Part) -> str:
-    """Agree with the other machine on a name for this attempt.
+def _of_turn(store: Store, turn: int) -> Store:
+    """Return the store of a turn; that of the first is the one of agents of earlier releases."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    return PrefixStore(f"gpu{turn}", store) if turn else store
+
+
+def _meet(store: Store, part: Part, offer: str) -> tuple[str, str | None]:
+    """Agree with the other machine on a name for this attempt; return it, and what the other offers.
 
     A check that is repeated on a store that is still there would read the addresses of the attempt before.
     Rank 1 announces itself, rank 0 answers each one that it hears of, and waits for the one that took its answer.
@@ -273,17 +374,18 @@ def _meet(store: Store, part: Part) -> str:
             raise TimeoutError(f"the peer did not come to {part.host}:{part.port} in {part.timeout_s:g} s")
         time.sleep(_POLL_S)
 
+    store.set(f"{base}/offer-{me}", offer)
     if part.rank:
         store.set(f"{base}/hello", me)
         while (answer := get(f"answer-{me}")) is None:
             wait()
         store.set(f"{base}/taken-{answer}", me)
-        return f"{answer}-{me}"
+        return f"{answer}-{me}", get(f"offer-{answer}")
     while (taken := get(f"taken-{me}")) is None:
         if (hello := get("hello")) is not None:
             store.set(f"{base}/answer-{hello}", me)
         wait()
-    return f"{me}-{taken}"
+    return f"{me}-{taken}", get(f"offer-{taken}")
 
 
 def _all_to_all(part: Part, device: torch.device) -> CollectiveOutcome:

@@ -138,7 +138,7 @@ def _own_parts(command: Diagnose, gpus: int) -> list[Part]:
     measure = command.measure
     disk = os.environ.get(ENV_MACHINE_DIR, "")
     return [
-        Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk)
+        Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk, env=command.env)
         for rank in range(size)
     ]
 
@@ -159,6 +159,8 @@ def _pair_part(command: Diagnose, machine: str) -> Part:
         port=command.rendezvous.port,
         prefix=f"diagnose/{command.job}/{command.epoch}/{pair}",
         measure=command.measure,
+        env=command.env,
+        gpus=0 if command.whole else command.processes,
     )
 
 
@@ -173,6 +175,7 @@ async def _run(
     deadline = time.monotonic() + timeout_s
     running: dict[int, Forked] = {}
     orders: dict[int, Path] = {}
+    alone = any(part.env for part in parts)
     outcomes: dict[int, CollectiveOutcome] = {}
     try:
         for part in parts:
@@ -189,7 +192,7 @@ async def _run(
             # A process with an outcome leaves by itself: its peer may still be reading from it.
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
-            elif rank in outcomes and not outcomes[rank].error:
+            elif rank in outcomes and not outcomes[rank].error and not alone:
                 bench.keep(process, orders[rank])
     late = CollectiveOutcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
@@ -229,8 +232,8 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Collectiv
     if found:
         return found
     slowest = min(outcomes.values(), key=lambda outcome: outcome.value or 0.0)
-    detail = f"{size} processes, {slowest.backend}{_rate(slowest)}"
-    kind = f"{slowest.backend}, {size} processes"
+    detail = f"{size} processes, {slowest.backend}{_rate(slowest)}{_way(command, slowest)}"
+    kind = f"{slowest.backend}, {size} processes{_kind_of_way(slowest)}"
     return [
         Finding(check=command.check, machine=machine, ok=True, detail=detail, kind=kind, **_value(slowest))
     ]
@@ -238,6 +241,38 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Collectiv
 
 def _rate(outcome: CollectiveOutcome) -> str:
     return "" if outcome.value is None else f", {outcome.value:.4g} {outcome.unit}"
+
+
+def _by_gpu(outcome: CollectiveOutcome) -> str:
+    return f" (GPU {outcome.gpu})" if outcome.turns > 1 else ""
+
+
+def _turns(outcome: CollectiveOutcome) -> str:
+    if outcome.of_turns < 2:
+        return ""
+    least = f", least by GPU {outcome.gpu}" if outcome.value is not None and outcome.turns > 1 else ""
+    return f", {outcome.turns} of {outcome.of_turns} GPUs in turn{least}"
+
+
+def _kind_of_turns(outcome: CollectiveOutcome) -> str:
+    return f", {outcome.turns} GPUs in turn" if outcome.turns > 1 else ""
+
+
+def _way(command: Diagnose, outcome: CollectiveOutcome) -> str:
+    """Return whether the collectives went the job's way, where it has one of its own."""
+    if not command.env:
+        return ""
+    names = ", ".join(command.env)
+    return (
+        f", with the job's {names}"
+        if outcome.environment
+        else f", without the job's {names}: the peer has others"
+    )
+
+
+def _kind_of_way(outcome: CollectiveOutcome) -> str:
+    """Return what keeps a value from being compared with those of another way."""
+    return f", environment {outcome.environment}" if outcome.environment else ""
 
 
 def _value(outcome: CollectiveOutcome) -> dict[str, Any]:
@@ -252,9 +287,9 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Collecti
     theirs = outcome.wrong_bytes.get(1 - command.process_rank, 0)
     found = []
     if own:
-        detail = f"{own} of its own bytes are damaged after an exchange with {command.peer}"
+        detail = f"{own} of its own bytes are damaged after an exchange with {command.peer}{_by_gpu(outcome)}"
         found.append(Finding(check=command.check, machine=machine, ok=False, sure=True, detail=detail))
-    problem = f"{theirs} bytes arrived damaged" if theirs else outcome.error
+    problem = f"{theirs} bytes arrived damaged{_by_gpu(outcome)}" if theirs else outcome.error
     if problem or not found:
         found.append(
             Finding(
@@ -262,8 +297,9 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Collecti
                 machine=machine,
                 peer=command.peer,
                 ok=not problem,
-                detail=problem or f"{outcome.backend}{_rate(outcome)}",
-                kind=outcome.backend,
+                detail=problem
+                or f"{outcome.backend}{_rate(outcome)}{_turns(outcome)}{_way(command, outcome)}",
+                kind=f"{outcome.backend}{_kind_of_turns(outcome)}{_kind_of_way(outcome)}",
                 **_value(outcome),
             )
         )

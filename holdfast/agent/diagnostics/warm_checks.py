@@ -50,7 +50,12 @@ class Bench:
         self._idle: list[tuple[float, Forked, Path]] = []
 
     def start(self, target: Callable[[Part], None], part: Part) -> tuple[Forked, Path]:
-        """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order."""
+        """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order.
+
+        With an environment of its own it gets a new one, which ends with it: libraries read theirs once.
+        """
+        if part.env:
+            return self._fork(target, (replace(part, stay=""),)), self._folder
         while self._idle:
             since, process, order = self._idle.pop()
             fresh = time.monotonic() - since < _REUSE_S and process.exitcode is None

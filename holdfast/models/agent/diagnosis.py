@@ -53,6 +53,7 @@ class Diagnose(Frozen):
     check: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
     """One of :class:`Check`, or a diagnoser that is installed on the machine."""
     processes: int = 2
+    """Of the check on this machine; ``all_gather`` has one, which lets as many GPUs take part, one after the other."""
     whole: bool = False
     """The machine serves no job: all of its GPUs take part, however few processes are asked for."""
     peer: MachineOrNone = ""
@@ -62,6 +63,8 @@ class Diagnose(Frozen):
     rendezvous: Rendezvous | None = None
     measure: bool = False
     """Time collectives as well: some rounds more, for which a recovery would wait."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables by which the job's ranks choose their way over the network; collectives go the same way."""
     timeout_s: float = 30.0
 
 

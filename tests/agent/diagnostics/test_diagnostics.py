@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.agent.diagnostics import collectives, machine_checks, machine_state
+from holdfast.agent.diagnostics import collectives, machine_checks, machine_state, warm_checks
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
+from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose, Rendezvous
 from holdfast.policies.diagnose.pace import PaceLimits
@@ -64,13 +65,14 @@ def command(check: str = "all_to_all", *, timeout_s: float = 90.0, **more: Any) 
     return Diagnose(job="j", epoch=3, incarnation="i", check=check, timeout_s=timeout_s, **more)
 
 
-def pair(rank: int, peer: str, port: int = 1, timeout_s: float = 90.0) -> Diagnose:
+def pair(rank: int, peer: str, port: int = 1, timeout_s: float = 90.0, **more: Any) -> Diagnose:
     return command(
         "all_gather",
         peer=peer,
         process_rank=rank,
         rendezvous=Rendezvous(host="127.0.0.1", port=port),
         timeout_s=timeout_s,
+        **more,
     )
 
 
@@ -190,6 +192,27 @@ def test_the_interface_is_that_of_the_route_to_the_other_machine() -> None:
     assert collectives.interface_to("127.0.0.1", 9) == "lo"
 
 
+async def test_a_jobs_way_over_the_network_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL reads its variables once in a process: none that went another way is taken, and none is left behind."""
+    monkeypatch.setattr(warm_checks, "_CLAIM_S", 0.0)
+    forks = ScriptedForks(*[replace(GOOD, environment="1a2b")] * 3)
+    bench, env = Bench(forks), {"NCCL_IB_HCA": "mlx5_1"}
+    for given in ({}, env, env):
+        [found] = await run_check(pair(0, "m2", env=given), forks, machine="m1", bench=bench)
+    assert [part.env for part in forks.parts] == [{}, env, env]
+    assert [bool(part.stay) for part in forks.parts] == [True, False, False]
+    assert found.detail.endswith("with the job's NCCL_IB_HCA")
+    assert found.kind == "gloo, environment 1a2b"
+
+
+@pytest.mark.parametrize(("whole", "gpus"), [(False, 4), (True, 0)])
+async def test_as_many_gpus_of_a_pair_take_part_as_the_job_uses(whole: bool, gpus: int) -> None:
+    """All (0) of a machine that serves no job."""
+    forks = ScriptedForks(GOOD)
+    await run_check(pair(0, "m2", processes=4, whole=whole), forks, machine="m1")
+    assert [(part.size, part.gpus) for part in forks.parts] == [(2, gpus)]
+
+
 async def test_both_sides_of_a_pair_meet_under_one_name() -> None:
     """Whatever the order of their names."""
     left, right = ScriptedForks(GOOD), ScriptedForks(GOOD)
@@ -243,6 +266,44 @@ def dying(part: Part) -> None:
     if part.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     collectives.all_to_all(part)
+
+
+def stub_gpus(part: Part, count: int) -> list[int]:
+    """Have this process find so many GPUs, which are the processor; those that it takes are noted."""
+    import torch  # noqa: PLC0415
+
+    taken: list[int] = []
+
+    def take(index: int) -> torch.device:
+        taken.append(index)
+        return torch.device("cpu")
+
+    collectives.gpus = lambda: count
+    collectives.take_gpu = take
+    return taken
+
+
+def with_gpus(part: Part) -> None:
+    """As all_gather, on a machine with four GPUs of which the third damages a byte that it receives."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    taken, gather = stub_gpus(part, 4), dist.all_gather
+
+    def flip(output: Any, given: Any) -> None:
+        gather(output, given)
+        if part.prefix.endswith("broken-m0") and part.rank == 0 and taken[-1] == 2:
+            output[1][7] ^= 1
+
+    dist.all_gather = flip
+    collectives.all_gather(part)
+
+
+def of_release_before(part: Part) -> None:
+    """As all_gather of an agent that makes no offer, with two GPUs of which it takes the first."""
+    met = collectives._met
+    collectives._met = lambda part, _: met(part, {})
+    stub_gpus(part, 1)
+    collectives.all_gather(replace(part, env={}))
 
 
 def serve_store(folder: str) -> None:
@@ -306,6 +367,50 @@ class TestRealCollectives:
             assert left[0].ok, left
             assert right[0].ok, right
             assert (left[0].peer, right[0].peer) == ("m1", "m0")
+
+    async def test_every_gpu_of_a_pair_takes_its_turn(self, fork: ForkFn, port: int) -> None:
+        """As many as the job has on each; the one that damages a byte is named, and the pair fails."""
+        for peer, gpus in (("m1", 3), ("broken", 4)):
+            left, right = await asyncio.gather(
+                run_check(
+                    pair(0, peer, port, processes=gpus), lambda _, args: fork(with_gpus, args), machine="m0"
+                ),
+                run_check(
+                    pair(1, "m0", port, processes=4), lambda _, args: fork(with_gpus, args), machine=peer
+                ),
+            )
+            assert right[0].ok, right
+            assert f"{gpus} of {gpus} GPUs in turn" in right[0].detail
+            assert right[0].kind == f"gloo, {gpus} GPUs in turn"
+            assert left[0].ok is (peer == "m1"), left
+        assert left[0].detail == "1 bytes arrived damaged (GPU 2)"
+
+    async def test_a_peer_of_the_release_before_goes_its_own_way(self, fork: ForkFn, port: int) -> None:
+        """It takes one turn, and knows of no environment: half a pair on another network accuses both."""
+        env = {"GLOO_SOCKET_IFNAME": "no-such-one"}
+        left, right = await asyncio.gather(
+            run_check(
+                pair(0, "m1", port, processes=4, env=env), lambda _, args: fork(with_gpus, args), machine="m0"
+            ),
+            run_check(
+                pair(1, "m0", port, env=env), lambda _, args: fork(of_release_before, args), machine="m1"
+            ),
+        )
+        assert left[0].ok, left
+        assert right[0].ok, right
+        assert "without the job's GLOO_SOCKET_IFNAME" in left[0].detail
+        assert left[0].kind == "gloo"
+
+    @pytest.mark.parametrize("interface", ["lo", "no-such-one"])
+    async def test_collectives_go_the_jobs_way(self, fork: ForkFn, port: int, interface: str) -> None:
+        """An interface that is not there fails, as the job does; inside a machine and between two."""
+        env = {"GLOO_SOCKET_IFNAME": interface}
+        left, right = await asyncio.gather(
+            run_check(pair(0, "m1", port, env=env), fork, machine="m0"),
+            run_check(pair(1, "m0", port, env=env), fork, machine="m1"),
+        )
+        [inside, *_] = await run_check(command(env=env), fork, machine="m0")
+        assert [each.ok for each in (*left, *right, inside)] == [interface == "lo"] * 3, (left, right, inside)
 
     @pytest.mark.parametrize("rank", [0, 1])
     async def test_attempt_left_by_one_side_does_not_spoil_the_next(
