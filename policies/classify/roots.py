@@ -11,7 +11,7 @@ from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.base import Frozen
 
 OWN_CAUSES = frozenset(
-    {"gpu", "gpu_memory", "host_memory", "data_loader", "disk_space", "filesystem", "code", "crash"}
+    {"gpu", "gpu_memory", "host_memory", "data_loader", "disk_space", "filesystem", "code", "crash", "setup"}
 )
 """Causes (of the registry of log patterns) that lie with the rank itself, whatever became of its peers."""
 

@@ -30,7 +30,7 @@ class Death(Frozen):
     rank: int
     what: str
     raised: bool = False
-    """Whether an exception was raised in the job's own code."""
+    """Whether an exception was raised in the job's own code, or by how the job is set up."""
     step: int | None = None
     """Newest complete step; None: not known."""
 
@@ -47,9 +47,9 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
     told = what(alert)
     if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
         return None
-    raised = exits.is_user_code(alert, policy) or (
-        bool(alert.evidence.get("user_frame")) and alert.evidence.get("cause") != "gpu"
-    )
+    cause = alert.evidence.get("cause")
+    own = exits.is_user_code(alert, policy) or cause == "setup"
+    raised = own or (bool(alert.evidence.get("user_frame")) and cause != "gpu")
     known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
     return Death.model_validate(known | {"what": told, "raised": raised, "step": step})
 

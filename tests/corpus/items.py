@@ -68,6 +68,8 @@ class Item(Frozen):
     """Of a tool: every alert, noted ones too, as ``kind device``."""
     tested: bool = True
     """Of a tool: False where it reports on no device, which is neither good nor bad."""
+    counts: bool | None = None
+    """Of an exit: whether it counts against its machine, where it comes again and again; None: not labelled."""
     exit_code: int = 1
     code: str = ""
     """Folder of the job's code, where the log names files in it."""

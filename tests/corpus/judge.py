@@ -16,6 +16,7 @@ from holdfast.policies.classify.decision import JobContext, Wait
 from holdfast.policies.classify.incident_class import classify, sure_machines
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.verdicts import judge as judge_findings
+from holdfast.policies.pool import rank_deaths
 from tests.corpus import tools
 from tests.corpus.items import ECHO, NOTHING, TOOLS, Item, Kind
 from tests.policies.make import NOW, job
@@ -43,6 +44,7 @@ class Answer:
     """Machines that would be evicted for it at once."""
     alerts: tuple[str, ...] = ()
     tested: bool = True
+    counts: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def score(item: Item, folder: Path) -> Score:
     found = answer(item, folder)
     beside = item.beside or (item.expect if item.expect != NOTHING else IncidentClass.JOB_CRASH.value)
     right = found.said == item.expect
+    right &= item.counts is None or found.counts is item.counts
     if item.kind is Kind.KERNEL or item.kind in TOOLS:
         right &= found.beside == beside
     if item.kind in TOOLS:
@@ -69,6 +72,7 @@ def score(item: Item, folder: Path) -> Score:
     allowed = {item.expect, beside}
     machine = IncidentClass.MACHINE_FAULT.value
     wrong = bool(found.accused) and machine not in allowed
+    wrong |= bool(found.counts) and item.counts is False
     wrong |= any(label in blamed - allowed for label in (machine, IncidentClass.USER_CODE_ERROR.value))
     return Score(item=item, answer=found, right=right, accuses_wrongly=wrong)
 
@@ -82,7 +86,9 @@ def answer(item: Item, folder: Path) -> Answer:
             IncidentClass.MACHINE_FAULT.value if verdict.suspects else NOTHING, accused=verdict.suspects
         )
     if item.kind is Kind.EXIT:
-        return _of(_exit(item))
+        ended = _exit(item)
+        died = rank_deaths.death(ended, NOW, None, POLICY.classify)
+        return replace(_of(ended), counts=died is not None and not died.raised)
     if item.kind in TOOLS:
         alerts, tested = tools.read(item, folder)
         named = tuple(f"{alert.kind} {alert.evidence['device']}" for alert in alerts)

@@ -218,7 +218,7 @@ def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutc
 def _in_turn(part: Part) -> CollectiveOutcome:
     """Exchange with the other machine, with the first GPU of both, then with the second, and so on.
 
-    As many as both have, and as fit into the time: rank 0 tells the other whether there is one more turn. An agent of
+    As many as both have, and as fit into the time: rank 0 decides whether there is one more turn. An agent of
     an earlier release makes no offer; then the first GPUs exchange, without the job's environment, as it does.
     """
     import torch.distributed as dist  # noqa: PLC0415

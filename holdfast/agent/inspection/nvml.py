@@ -75,12 +75,14 @@ class Nvml:
 
     def __init__(self) -> None:
         self._library: Any = None
+        self._unfit = ""
+        """Why the library of this process cannot ask the driver that runs now; empty: it can, or there is none."""
 
     def read(self) -> list[GpuReading] | None:
         """Return one reading per GPU; None when the library or the driver is absent."""
         nvml = self.loaded()
         if nvml is None:
-            return None
+            return [GpuReading(index=-1, error=self._unfit)] if self._unfit else None
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
@@ -95,9 +97,12 @@ class Nvml:
 
             try:
                 pynvml.nvmlInit()
-            except pynvml.NVMLError:
+            except pynvml.NVMLError as error:
+                # After an upgrade: the GPUs are there, and processes that start now can use them.
+                unfit = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+                self._unfit = str(error) if unfit else ""
                 return None
-            self._library = pynvml
+            self._library, self._unfit = pynvml, ""
         return self._library
 
     def _one(self, nvml: Any, index: int) -> GpuReading:

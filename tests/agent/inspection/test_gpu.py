@@ -133,6 +133,14 @@ def test_driver_that_goes_away_is_noticed(watched: Watched) -> None:
     assert [finding.check for finding in watched.detector.inspect()] == ["gpu_lost"]
 
 
+def test_a_driver_that_was_upgraded_under_the_agent_loses_no_gpu(watched: Watched) -> None:
+    """The agent's library fits it no longer: processes that start now have theirs. It is noted while it lasts."""
+    watched.gpus.set(init=18, count_error=18)
+    told = watched.lasting()
+    assert [(alert.kind, alert.evidence["check"]) for alert in told] == [(AlertKind.HOST_FAULT, "gpu_error")]
+    assert not any(finding.sure for finding in watched.detector.inspect())
+
+
 AT_ONCE: list[tuple[dict[str, Any], AlertKind]] = [
     ({"uncorrected": 3}, AlertKind.GPU_ECC_UNCORRECTABLE),
     ({"corrected": 5000}, AlertKind.GPU_ECC_CORRECTABLE),

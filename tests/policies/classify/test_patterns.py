@@ -34,7 +34,7 @@ LINES = [
     ("RuntimeError: CUDA error: unspecified launch failure", "cuda_hardware"),
     ("RuntimeError: CUDA error: device-side assert triggered", "cuda_assert"),
     ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda_lost"),
-    ("RuntimeError: No CUDA GPUs are available", "cuda_lost"),
+    ("RuntimeError: No CUDA GPUs are available", "gpu_missing"),
     (
         "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])",
         "checkpoint_unloadable",

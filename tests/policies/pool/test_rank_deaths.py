@@ -73,6 +73,7 @@ def test_deaths_at_one_step_are_one() -> None:
         ({"error_type": "ValueError", "user_frame": "data.py:33 in read"}, True),
         ({"error_type": "RuntimeError", "user_frame": "train.py:9 in step"}, True),
         ({"error_type": "RuntimeError", "user_frame": "train.py:9 in step", "cause": "gpu"}, False),
+        ({"error_type": "RuntimeError", "cause": "setup"}, True),
         ({"exit_code": 1}, False),
     ],
 )
