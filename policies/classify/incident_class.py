@@ -23,7 +23,14 @@ from holdfast.models.alert import (
     IncidentClass,
 )
 from holdfast.models.alert_kinds.meaning import Acts, Beside
-from holdfast.policies.classify import admission_filter, common_cause, exits, sure_signs, suspects
+from holdfast.policies.classify import (
+    admission_filter,
+    common_cause,
+    exits,
+    shared_storage,
+    sure_signs,
+    suspects,
+)
 from holdfast.policies.classify.beside import described, explaining, number, too_many
 from holdfast.policies.classify.decision import Decision, JobContext, NoAction, Wait
 from holdfast.policies.classify.ended import of_exits
@@ -57,7 +64,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
         or _non_finite(kept)
         or of_exits(kept, context, policy)
         or _unreachable(kept, context)
-        or _hang(kept, policy)
+        or _hang(kept, context, policy)
         or _of_packages(kept, context, policy)
         or _other(kept, context, policy)
         or update(kept, context)
@@ -137,13 +144,20 @@ def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification
     )
 
 
-def _hang(alerts: Sequence[Alert], policy: Policy) -> Classification | None:
+def _hang(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
     found = [alert for alert in alerts if alert.kind is AlertKind.HANG]
     if not found:
         return None
     first = found[0]
     signals = ", ".join(map(str, first.evidence.get("signals", ()))) or "no progress"
     reasons = [f"no step for {number(first.evidence.get('silent_s')):.1f} s: {signals}"]
+    if not first.evidence.get("stopped") and (waiting := shared_storage.waiting(alerts, context.job)):
+        return Classification(
+            incident_class=IncidentClass.STORAGE_FAULT,
+            confidence=0.8,
+            reasons=(*reasons, shared_storage.told(alerts, waiting, context.job)),
+            root=first.key,
+        )
     incident_class, machine = IncidentClass.JOB_HANG, first.machine
     # One machine's broken link or mount makes every rank wait. A process that is stopped needs no such explanation.
     stopped = first.evidence.get("stopped")

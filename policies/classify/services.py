@@ -22,14 +22,22 @@ SHARED_CHECKS = frozenset(
 )
 
 
+_OF_SERVERS = frozenset({"storage_unreachable", "mount_unresponsive"})
+"""Checks that fail where a server does not answer."""
+
+
 def shared_fault(findings: Iterable[Finding], machines: int) -> str:
-    """Return the failing check of storage or a service that more than half of the machines report; empty: none."""
+    """Return the failing check of storage or a service that most machines report; empty: none.
+
+    A mount or a store that does not answer is shared where several machines report it: one machine's is its own.
+    """
     failing: dict[str, set[str]] = defaultdict(set)
     for finding in findings:
         if not finding.ok and finding.check in SHARED_CHECKS:
             failing[finding.check].add(finding.machine)
     for check, where in sorted(failing.items()):
-        if (len(where) > 1 and 2 * len(where) > machines) or len(where) == machines:
+        few = 1 if check in _OF_SERVERS else machines // 2
+        if len(where) > max(1, few) or len(where) == machines:
             return f"{check.replace('_', ' ')} on {len(where)} of {machines} machines"
     return ""
 

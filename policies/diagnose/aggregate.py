@@ -50,6 +50,8 @@ class _Outliers(Frozen):
     why: str
     proof: bool = False
     """Whether it explains the hang by itself."""
+    of_storage: bool = False
+    """They wait for a device or a mount: on several machines at once it is what these share."""
 
 
 def aggregate(
@@ -124,7 +126,7 @@ def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | 
     if not ranks:
         return None
     why = f"processes of ranks {join_names(ranks)} wait in the kernel and do not come back (state D)"
-    return _Outliers(ranks=ranks, sure=True, proof=True, why=why)
+    return _Outliers(ranks=ranks, sure=True, proof=True, why=why, of_storage=True)
 
 
 def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
@@ -183,6 +185,8 @@ def _name_machines(
     answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,))
     if len(machines) == 1:
         return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
+    if odd.of_storage:
+        return _because(answer, f"on {len(machines)} machines: what they share is at fault, such as storage")
     if not odd.sure and (shared := _shared_group(odd.ranks, job, made)) is not None:
         members = _machines_of(shared.ranks, job)
         if len(members) <= limit:

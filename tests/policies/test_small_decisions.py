@@ -303,9 +303,11 @@ def missing(*machines: int, check: str = "mount_unresponsive") -> list[Finding]:
 
 
 def test_shared_faults_are_told_from_single_ones() -> None:
-    """More than half of the machines, and only of what can be shared."""
+    """More than half of the machines, or several where a server does not answer; only of what can be shared."""
     assert services.shared_fault(missing(0, 1, 2), 4) == "mount unresponsive on 3 of 4 machines"
-    assert services.shared_fault(missing(0, 1), 4) == ""
+    assert services.shared_fault(missing(0, 1), 4) == "mount unresponsive on 2 of 4 machines"
+    assert services.shared_fault(missing(0), 4) == ""
+    assert services.shared_fault(missing(0, 1, check="mount_readonly"), 4) == ""
     assert services.shared_fault(missing(0, 1, 2, 3, check="gpu_temperature"), 4) == ""
     assert services.shared_fault(missing(0), 1)
     with pytest.raises(LimitError, match="holdfast resume"):

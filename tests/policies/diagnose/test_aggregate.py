@@ -54,6 +54,17 @@ def test_a_stopped_process_without_a_stack_counts_too() -> None:
     assert found(stacks).suspects == ("m3",)
 
 
+@pytest.mark.parametrize(("blocked", "suspects"), [((4, 5), ("m2",)), ((2, 5), ()), (tuple(range(8)), ())])
+def test_a_device_that_lets_go_no_process_is_one_machines_own(
+    blocked: tuple[int, ...], suspects: tuple[str, ...]
+) -> None:
+    """Several machines that wait in the kernel wait for what they share; then nothing else accuses one either."""
+    stacks = [dump(r, WAIT, process_state="D" if r in blocked else "S") for r in range(8)]
+    answer = aggregate(stacks, job(), blocked=blocked)
+    assert answer.suspects == suspects
+    assert answer.sure
+
+
 def test_the_one_rank_that_does_not_wait_is_sure() -> None:
     """All but one wait in a collective."""
     answer = found([dump(r, SLEEP if r == 2 else WAIT) for r in range(8)])
