@@ -40,7 +40,7 @@ def blocked_on(alerts: Iterable[Alert], job: Job) -> set[str]:
 
 
 def accuses(alert: Alert, machines: Sequence[str]) -> bool:
-    """Return whether an alert says more about one of ``machines`` than that it waits for storage."""
+    """Return whether an alert has more against one of ``machines`` than that it waits for storage."""
     return alert.kind not in (AlertKind.MOUNT_UNRESPONSIVE, AlertKind.HANG) or alert.machine not in machines
 
 
