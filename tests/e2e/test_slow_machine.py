@@ -67,3 +67,27 @@ def test_a_machine_with_less_than_half_of_its_processor_time_is_replaced(
     assert site.evicted() == {machines[2]}, site.told(name)
     assert {*machines} - {machines[2]} < {*site.job(name).machines}
     site.wait_more_steps(name)
+
+
+@pytest.mark.parametrize("percent", [30, 10])
+def test_a_machine_with_little_less_processor_time_than_it_used_is_named_and_no_other_goes(
+    site: Site, name: str, tmp_path: Path, percent: float
+) -> None:
+    """Its rank computes in bursts: a quota of little less than their mean makes each several times as long.
+
+    Its stacks stand out in fewer looks, so that the vote may not name it: then the job is retried in place.
+    """
+    (tmp_path / "train.py").write_text(SCRIPT)
+    machines = site.submit(name, machines=4, code_dir=tmp_path, script="train.py").machines
+    site.wait_more_steps(name, 20)
+    with lasting(site.home, "slow-machine", machines[2], percent=percent):
+        wait_for(
+            lambda: f"a straggler is told: {site.told(name)}",
+            lambda: AlertKind.STRAGGLER in {alert.kind for alert in site.ledger.alerts_of(machines[2])},
+            150,
+        )
+        incident = site.wait_recovered(name)
+    assert incident.incident_class is IncidentClass.FAIL_SLOW, site.told(name)
+    assert incident.machine == machines[2]
+    assert site.evicted() <= {machines[2]}, site.told(name)
+    assert {*machines} - {machines[2]} <= {*site.job(name).machines}
