@@ -185,6 +185,7 @@ async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> No
     """Stacks of all ranks, then at once stop them all, then start them all."""
     from holdfast.deployments.worker.run_process import calm_collector  # noqa: PLC0415
     from holdfast.operations import fence, fleet, launch  # noqa: PLC0415
+    from holdfast.operations.first_steps import first_steps  # noqa: PLC0415
     from holdfast.policies.diagnose import aggregate  # noqa: PLC0415
     from holdfast.tasks.context import context  # noqa: PLC0415  (brings Prefect, which reads its environment)
 
@@ -208,7 +209,7 @@ async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> No
         begun = time.perf_counter()
         await launch.launch(ctx, name, "benchmark")
         costs.start.append(time.perf_counter() - begun)
-        await launch.first_steps(ctx, name, job.epoch + 1, 60.0)
+        await first_steps(ctx, name, job.epoch + 1, 60.0)
 
 
 def _lose_one(site: FleetSite, name: str, costs: Costs) -> None:

@@ -15,7 +15,8 @@ from holdfast.errors import (
 )
 from holdfast.models.job import JobState
 from holdfast.operations import restore
-from holdfast.operations.launch import Launched, first_steps, launch
+from holdfast.operations.first_steps import first_steps
+from holdfast.operations.launch import Launched, launch
 from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import ask_for_lacking

@@ -1,9 +1,8 @@
-"""Start a job's next epoch from the newest state that every rank can reach, and see its first steps."""
+"""Start a job's next epoch from the newest state that every rank can reach."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,23 +11,20 @@ from holdfast.agent.client import AgentClient
 from holdfast.errors import (
     AheadError,
     CheckpointError,
-    DamagedError,
-    RecoveryError,
     RefusedError,
     StaleError,
     UnavailableError,
 )
-from holdfast.models.agent import AgentState, OpenRendezvous, RankPhase, RankState, Rendezvous, Settled, Start
+from holdfast.models.agent import AgentState, OpenRendezvous, RankState, Rendezvous, Settled, Start
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps, fleet, restore, start_from
 from holdfast.operations.context import Context
 from holdfast.operations.fence import fence
 from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
-from holdfast.policies.detect import starts
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import topology
 from holdfast.policies.restore import kept_processes, placement, restore_plan
@@ -42,29 +38,6 @@ _SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted again: from scratc
 
 _MOST_REFUSED = 4
 """Plans in a row whose sources all turned out damaged or gone, before a recovery is given up."""
-
-
-_LOOKS = 4
-"""Number of polls for first steps until all machines are asked, including those that had theirs already."""
-
-
-_FEW = 32
-
-
-_PATIENCE_S = 1.0
-"""An agent answers when its ranks have made their first step, at the latest after this time."""
-
-
-_PLAIN_S = 60.0
-"""Ranks without a Session that have run for so long are up."""
-
-
-_COMPARED_S = 30.0
-"""Looks at what ranks did are compared so far apart."""
-
-
-_SIGN_S = 120.0
-"""A start that takes longer gives a sign so often."""
 
 
 MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
@@ -263,113 +236,6 @@ async def _record_running(  # noqa: PLR0917
     except StaleError:
         await fence(ctx, machines, job_name, epoch)
         raise
-
-
-async def first_steps(
-    ctx: Context, job_name: str, epoch: int, timeout_s: float, sign: Callable[[], None] = lambda: None
-) -> None:
-    """Wait until every rank of ``epoch`` has completed a step.
-
-    A job whose starts took longer before has longer, and so have ranks that visibly prepare their first step. Ranks of
-    a job that never reported a step, and do not now, have no Session: that they run for a while is all there is to see.
-
-    Args:
-        ctx: services.
-        job_name: the job's.
-        epoch: the one that was started.
-        timeout_s: for a job whose starts are not known.
-        sign: called now and then while it takes long.
-
-    Raises:
-        DamagedError: ranks could not load the state that they were to resume from.
-        RecoveryError: a rank failed, or time ran out.
-    """
-    job = ctx.ledger.job(job_name)
-    machines = ctx.ledger.machines_named(job.machines)
-    start = _Start(ctx, job, timeout_s, sign)
-    known: dict[str, tuple[RankState, ...]] = {}
-    for look in itertools.count(1):
-        if start.is_overdue():
-            break
-        # There may be a thousand machines, and ranks make their steps together: a few are waited for until they have
-        # made one, then all that are left; and now and then all are asked, for what may have failed meanwhile.
-        left = [machine for machine in machines if not _stepped(known.get(machine.name))]
-        few = left[:_FEW] if len(left) == len(machines) else left
-        asked, patience_s = (machines, 0.0) if look % _LOOKS == 0 else (few, _PATIENCE_S)
-        answers = await fleet.ask(
-            ctx,
-            asked,
-            lambda agent, _: agent.first_steps(job_name, epoch, patience_s=patience_s),  # noqa: B023
-        )
-        told = fleet.answered(answers)
-        known |= {name: found.ranks for name, found in told.items()}
-        start.away = (start.away | answers.keys()) - told.keys()
-        ranks = [rank for found in known.values() for rank in found]
-        if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
-            if damaged := [rank.damaged for rank in fallen if rank.damaged]:
-                raise DamagedError(damaged[0])
-            raise RecoveryError(
-                f"epoch {epoch}: rank {fallen[0].rank} ended with status {fallen[0].exit_code} again"
-            )
-        if len(ranks) == job.spec.world_size and (_stepped(ranks) or start.runs_without_session(ranks)):
-            return
-        if ctx.ledger.job(job_name).state is JobState.STOPPED:
-            raise RefusedError(f"job {job_name} was stopped")
-        start.look(ranks)
-        await asyncio.sleep(0.05)
-    raise RecoveryError(f"epoch {epoch}: no step from every rank within {start.limit_s:.0f} s")
-
-
-class _Start:
-    """How long a start may still take, by the clock that is never set."""
-
-    def __init__(self, ctx: Context, job: Job, timeout_s: float, sign: Callable[[], None]) -> None:
-        epochs = ctx.ledger.epochs(job.name)
-        self._clock, self._policy, self._sign = ctx.clock, ctx.policy.hang, sign
-        self._plain = starts.never_reported(epochs, job.submitted_at)
-        self.limit_s = starts.allowed_s(
-            starts.longest_s(epochs, job.submitted_at), timeout_s, ctx.policy.hang
-        )
-        self._began = self._compared_at = self._signed_at = ctx.clock.monotonic()
-        self._before: dict[int, RankState] = {}
-        self.away: set[str] = set()
-        """Machines that did not answer when they were asked last: what is known of their ranks is old."""
-
-    def is_overdue(self) -> bool:
-        """Return whether its time is up."""
-        return self._clock.monotonic() - self._began >= self.limit_s
-
-    def runs_without_session(self, ranks: Sequence[RankState]) -> bool:
-        """Return whether these ranks run, and no step will ever be reported of them."""
-        silent = self._plain and not self.away and not any(rank.reports for rank in ranks)
-        return silent and self._clock.monotonic() - self._began >= _PLAIN_S
-
-    def look(self, ranks: Sequence[RankState]) -> None:
-        """Take what the ranks did: who works has more time; give a sign where one is due.
-
-        Not where a machine is away: the others wait for its ranks, whatever their children do meanwhile.
-        """
-        now = self._clock.monotonic()
-        if now - self._signed_at >= _SIGN_S:
-            self._signed_at = now
-            self._sign()
-        if now - self._compared_at < _COMPARED_S:
-            return
-        passed_s, before = now - self._compared_at, self._before
-        self._compared_at, self._before = now, {rank.rank: rank for rank in ranks}
-        works = not self.away and any(
-            starts.prepares(before[rank.rank], rank, passed_s, self._policy)
-            for rank in ranks
-            if rank.rank in before
-        )
-        if works:
-            more_s = min(now - self._began + 2 * _COMPARED_S, self._policy.start_working_s)
-            self.limit_s = max(self.limit_s, more_s)
-
-
-def _stepped(ranks: Sequence[RankState] | None) -> bool:
-    """Return whether all ranks made a step in this epoch, or ended well."""
-    return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
 def _is_new(ledger: Ledger, job: Job) -> bool:

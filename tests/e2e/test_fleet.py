@@ -16,6 +16,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fence, fleet, launch
 from holdfast.operations.context import Context
+from holdfast.operations.first_steps import first_steps
 from holdfast.tasks import story
 from holdfast.tasks.context import context, use
 from tests.e2e.waiting import DEADLINE_S, free_ports
@@ -65,7 +66,7 @@ async def test_commands_reach_all_machines_and_a_dead_one_is_replaced(large: Fle
         assert not any(state.jobs for state in states.values())
         launched = await launch.launch(ctx, "commands", "test")
         assert (launched.epoch, launched.tier) == (epoch + 1, Tier.MEMORY)
-        await launch.first_steps(ctx, "commands", epoch + 1, DEADLINE_S)
+        await first_steps(ctx, "commands", epoch + 1, DEADLINE_S)
 
     dead = large.ledger.job("commands").machines[MACHINES // 2]
     large.driver.kill([dead])

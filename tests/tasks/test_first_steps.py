@@ -13,8 +13,9 @@ from holdfast.errors import HoldfastError, RecoveryError, SilentError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
-from holdfast.operations import fleet, launch
+from holdfast.operations import fleet
 from holdfast.operations.context import Context
+from holdfast.operations.first_steps import first_steps
 from holdfast.settings import Settings
 from holdfast.tasks.context import use
 from tests.storage.ledger.samples import register
@@ -68,7 +69,7 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
 
     told = Fleet(rank)
     monkeypatch.setattr(fleet, "ask", told.ask)
-    await launch.first_steps(ctx, "gpt", 1, 60.0)
+    await first_steps(ctx, "gpt", 1, 60.0)
     assert [len(asked) for asked in told.looks] == [32, 32, 32, 100, 1]
     assert told.looks[-1] == [late]
 
@@ -84,7 +85,7 @@ async def test_a_wall_clock_that_is_set_ends_no_start(ctx: Context, monkeypatch:
         return {"phase": RankPhase.RUNNING, "steps_done": int(look >= 5)}
 
     monkeypatch.setattr(fleet, "ask", Fleet(rank).ask)
-    await launch.first_steps(ctx, "gpt", 1, 60.0)
+    await first_steps(ctx, "gpt", 1, 60.0)
 
 
 async def test_one_that_fails_among_those_that_are_not_asked_is_found(
@@ -99,7 +100,7 @@ async def test_one_that_fails_among_those_that_are_not_asked_is_found(
     told = Fleet(rank)
     monkeypatch.setattr(fleet, "ask", told.ask)
     with pytest.raises(RecoveryError, match="rank 77 ended with status 3"):
-        await launch.first_steps(ctx, "gpt", 1, 600.0)
+        await first_steps(ctx, "gpt", 1, 600.0)
     assert len(told.looks[-1]) == MACHINES
 
 
@@ -139,12 +140,12 @@ async def test_a_start_that_takes_as_long_as_one_before_is_waited_for(
     ctx, clock = slow
     monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0)).ask)
     with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
-        await launch.first_steps(ctx, "gpt", 2, 300.0)
+        await first_steps(ctx, "gpt", 2, 300.0)
     (first, _) = ctx.ledger.epochs("gpt")
     ctx.ledger.mark("gpt", 1, 1, first.opened_at + 1200.0)
     monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0)).ask)
     signs: list[float] = []
-    await launch.first_steps(ctx, "gpt", 2, 300.0, lambda: signs.append(clock.now()))
+    await first_steps(ctx, "gpt", 2, 300.0, lambda: signs.append(clock.now()))
     assert len(signs) >= 5
 
 
@@ -155,7 +156,7 @@ async def test_ranks_that_prepare_their_first_step_are_waited_for(
     """They compile, tokenise or read."""
     ctx, clock = slow
     monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 20.0, **told)).ask)
-    await launch.first_steps(ctx, "gpt", 2, 300.0)
+    await first_steps(ctx, "gpt", 2, 300.0)
 
 
 async def test_the_ranks_own_processor_time_is_no_sign_of_work(
@@ -165,7 +166,7 @@ async def test_the_ranks_own_processor_time_is_no_sign_of_work(
     ctx, clock = slow
     monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0, cpu_s=1.0)).ask)
     with pytest.raises(RecoveryError, match="no step"):
-        await launch.first_steps(ctx, "gpt", 2, 300.0)
+        await first_steps(ctx, "gpt", 2, 300.0)
 
 
 @pytest.mark.parametrize("stepped_before", [False, True])
@@ -184,10 +185,10 @@ async def test_a_job_without_a_session_is_up_when_its_ranks_run(
     monkeypatch.setattr(fleet, "ask", Fleet(rank).ask)
     if stepped_before:
         with pytest.raises(RecoveryError, match="no step"):
-            await launch.first_steps(ctx, "gpt", 2, 300.0)
+            await first_steps(ctx, "gpt", 2, 300.0)
     else:
         began = clock.now()
-        await launch.first_steps(ctx, "gpt", 2, 300.0)
+        await first_steps(ctx, "gpt", 2, 300.0)
         assert clock.now() - began < 120.0
 
 
@@ -223,4 +224,4 @@ async def test_a_machine_that_is_gone_is_not_waited_for_as_one_that_prepares(
 
     monkeypatch.setattr(fleet, "ask", ask)
     with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
-        await launch.first_steps(ctx, "gpt", 1, 300.0)
+        await first_steps(ctx, "gpt", 1, 300.0)
