@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import HoldfastError, SettingsError, SilentError, UnavailableError
@@ -62,7 +62,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
             )
         ),
     )
-    return _found(subject, tier, list(answers.items()))
+    return _found(subject, tier, await _heard_again(subject, tier, machines, list(answers.items())))
 
 
 async def neighbours(
@@ -99,7 +99,10 @@ async def pairs(
         *(_pair(subject, job, stores[left], machines[left], machines[right]) for left, right in chosen)
     )
     # The stores end when the job is fenced the next time, which every start begins with.
-    return _found(subject, "all_gather", [answer for several in found for answer in several])
+    answers = [answer for several in found for answer in several]
+    return _found(
+        subject, "all_gather", await _heard_again(subject, "all_gather", machines.values(), answers)
+    )
 
 
 async def _pair(
@@ -136,6 +139,29 @@ async def _pair(
 def _environment(subject: Subject, tier: str) -> dict[str, str]:
     """Return what of the job's environment its collectives depend on; other checks have none."""
     return network_environment.of_job(subject.env) if tier in _COLLECTIVE else {}
+
+
+async def _heard_again(
+    subject: Subject, tier: str, machines: Iterable[Machine], answers: Sequence[tuple[str, Answer]]
+) -> list[tuple[str, Answer]]:
+    """Ask machines that were silent for their state: one that sends it was busy, which is no fault of it."""
+    silent = {name for name, answer in answers if isinstance(answer, SilentError)}
+    if not silent:
+        return list(answers)
+    late = fleet.answered(
+        await fleet.ask(
+            subject.ctx,
+            [machine for machine in machines if machine.name in silent],
+            lambda agent, _: agent.state(shards=False),
+        )
+    )
+    why = "not tested: the check's result did not come in time, but the agent answers"
+    return [
+        (name, [Finding(check=tier, machine=name, ok=not subject.must_pass, detail=why)])
+        if name in late and isinstance(answer, SilentError)
+        else (name, answer)
+        for name, answer in answers
+    ]
 
 
 def _found(subject: Subject, tier: str, answers: Sequence[tuple[str, Answer]]) -> list[Finding]:

@@ -106,3 +106,39 @@ def test_of_many_that_send_no_answer_none_is_accused() -> None:
     assert found[0].detail.startswith("not tested: 2 machines send no answer")
     assert judge(found).suspects == ("m3",)
     assert judge(checks._found(subject, Check.MATMUL, answers[1:2])).suspects == ("m2",)
+
+
+@pytest.mark.parametrize("lives", [True, False], ids=["busy", "silent"])
+async def test_a_machine_whose_result_is_late_and_that_answers_is_not_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """It was busy. One that sends its state neither is as good as gone."""
+    asked: list[str] = []
+
+    class Agent:
+        async def diagnose(self, _command: Diagnose) -> list[Finding]:
+            asked.append("check")
+            raise SilentError("no answer: ReadTimeout")
+
+        async def state(self, *, shards: bool) -> str:
+            assert not shards
+            asked.append("state")
+            if not lives:
+                raise SilentError("no answer: ReadTimeout")
+            return "busy"
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], command: Callable[..., Any]) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        for each in machines:
+            try:
+                answers[each.name] = await command(Agent(), each)
+            except SilentError as error:
+                answers[each.name] = error
+        return answers
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    machine = Machine(name="m0", incarnation="i1", state=MachineState.ACTIVE)
+    (found,) = await checks.each(checks.Subject(Context(Settings(home=tmp_path)), "gpt"), [machine], "matmul")
+    assert asked == ["check", "state"]
+    assert (found.ok, found.sure) == ((True, False) if lives else (False, True))
+    assert found.detail.startswith("not tested: ") is lives
