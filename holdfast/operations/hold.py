@@ -51,21 +51,30 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
         ctx.ledger.set_held(job_name, job.epoch, held=held is not None)
     except HoldfastError:
         with contextlib.suppress(HoldfastError):
-            if at_step is not None and not is_held_by_a_playbook(ctx, job_name):
+            if at_step is not None:
                 await _let_go(ctx, job)
         raise
     return held
 
 
 def is_held_by_a_playbook(ctx: Context, job_name: str) -> bool:
-    """Return whether a playbook that stops the job has taken it up: it alone lets its ranks go."""
+    """Return whether a playbook that stops the job has taken it up: it alone lets its ranks go.
+
+    One that looks, or asks a person, while the job trains does not hold it, until it begins to.
+    """
     acting = ctx.ledger.acting(job_name, evidence=False)
-    stops = acting is not None and acting.incident_class not in overtake.TRAINS_ON
-    return stops and ctx.ledger.job(job_name).state is JobState.RECOVERING
+    if acting is None or ctx.ledger.job(job_name).state is not JobState.RECOVERING:
+        return False
+    return not overtake.leaves_alone(acting, ctx.ledger.actions(acting.id))
 
 
 async def _let_go(ctx: Context, job: Job) -> None:
-    """Have ranks go on that could not all be held: those that heard the order would wait for the others for ever."""
+    """Have ranks go on that could not all be held: those that heard the order would wait for the others for ever.
+
+    Not those that a playbook holds by now.
+    """
+    if is_held_by_a_playbook(ctx, job.name):
+        return
     await hold_ranks(ctx, job, None)
     ctx.ledger.set_held(
         job.name, job.epoch, held=False

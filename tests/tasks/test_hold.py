@@ -13,7 +13,7 @@ from holdfast.errors import RefusedError, SilentError, StaleError, UnavailableEr
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.models.job import JobState
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
@@ -308,6 +308,38 @@ async def test_a_pause_that_a_person_records_is_not_undone_by_the_watch_over_for
     assert not await hold.let_go_unheld(ctx, seen)
     assert ctx.ledger.job(JOB).state is JobState.PAUSED
     assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_a_pause_that_is_not_made_true_again_leaves_ranks_alone_that_a_playbook_holds_by_now(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch over forgotten holds met a person's pause, and then a hot update."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    seen, order = ctx.ledger.job(JOB), hold.hold_ranks
+    await hold.hold_ranks(ctx, seen, 0)
+
+    async def ordered(ctx: Context, job: Job, at_step: int | None) -> int | None:
+        held = await order(ctx, job, at_step)
+        if at_step is None:
+            ctx.ledger.set_held(JOB, 1, held=True)
+            return held
+        case_of(ctx, IncidentClass.CODE_UPDATE)
+        ctx.ledger.set_job(JOB, state=JobState.RECOVERING)
+        raise RefusedError("they did not all come to it")
+
+    monkeypatch.setattr(hold, "hold_ranks", ordered)
+    with pytest.raises(RefusedError, match="did not all come"):
+        await hold.let_go_unheld(ctx, seen)
+    assert None not in ranks.hold_at.values()
+
+
+def test_a_playbook_that_works_while_the_job_trains_holds_its_ranks_once_it_begins_to(ctx: Context) -> None:
+    """A vote on the slow machine takes minutes; then the ranks are held at a boundary."""
+    case = case_of(ctx, IncidentClass.FAIL_SLOW)
+    ctx.ledger.set_job(JOB, state=JobState.RECOVERING)
+    assert not hold.is_held_by_a_playbook(ctx, JOB)
+    ctx.ledger.begin(case.incident_id, 1, f"hold:{case.life}", "hold", {})
+    assert hold.is_held_by_a_playbook(ctx, JOB)
 
 
 async def test_ranks_that_no_one_holds_go_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
