@@ -175,6 +175,7 @@ class Jobs:
         """
         self._refuse_if_newer(job, epoch)
         self.fences[job] = max(self.fences.get(job, 0), epoch)
+        self._fencing[job].set()
         await self._end_replays(job)
         async with self._locks[job]:
             self._refuse_if_newer(job, epoch)

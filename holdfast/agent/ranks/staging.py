@@ -21,6 +21,7 @@ from holdfast.errors import CheckpointError, HoldfastError, UnavailableError, Un
 from holdfast.models.agent import Start
 from holdfast.models.checkpoint import RestoreOrder, Tier
 from holdfast.secret import Keys, keys
+from holdfast.storage.checkpoints.save import buffers
 from holdfast.storage.code import versions
 from holdfast.tls import PLAIN, Tls
 
@@ -133,6 +134,8 @@ class Staging:
             CheckpointError: every source was refused; names them.
         """
         order = start.restore
+        if start.replay is None:
+            await self._let_end(start, rank)
         if (source := order.start_from) is not None:
             place = source.store_and_prefix
             store = self._store if place is None else self._stores(place[0])
@@ -154,6 +157,19 @@ class Staging:
             job=base_job(start.job),
             store=store,
         )
+
+    async def _let_end(self, start: Start, rank: int) -> None:
+        """Wait for a transfer that an earlier start gave up, if one still writes a slot that ``rank`` will save to.
+
+        What it brought is of no use where this start resumes from an older step.
+        """
+        job = base_job(start.job)
+        slots = self._locks[f"shard {job} {rank}"]
+        if not slots.locked():
+            return
+        async with slots:
+            folder = self._memory.own(job)
+            await asyncio.to_thread(buffers.discard_newer, folder, start.restore.step, rank)
 
     async def _shard(self, start: Start, shard: int) -> Restored:
         """Return where the shard that rank ``shard`` saved is, or a rank that resumes as ``shard`` finds its state."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.checkpoints import shard_port
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
@@ -73,7 +74,11 @@ def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = ""
 
 
 def restored_by(order: RestoreOrder, home: Machine, tmp_path: Path) -> Restored:
-    start = Start(
+    return asyncio.run(supply_of(home, tmp_path).restored(start_by(order), 0))
+
+
+def start_by(order: RestoreOrder) -> Start:
+    return Start(
         job="toy",
         epoch=2,
         incarnation="i",
@@ -84,10 +89,12 @@ def restored_by(order: RestoreOrder, home: Machine, tmp_path: Path) -> Restored:
         rendezvous=Rendezvous(host="h", port=1),
         restore=order,
     )
+
+
+def supply_of(home: Machine, tmp_path: Path) -> Staging:
     carrier: Any = None
     assert isinstance(carrier, TransferProcess | None)
-    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, store_at)
-    return asyncio.run(supply.restored(start, 0))
+    return Staging(carrier, home.memory, tmp_path / "folder", SECRET, store_at)
 
 
 def test_the_shard_that_is_here_is_taken(machines: list[Machine], tmp_path: Path) -> None:
@@ -231,7 +238,8 @@ def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine],
     assert (folder / "train.py").read_text() == "print('A')"
 
 
-async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order_to", ["fence", "forget"])
+async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Path, order_to: str) -> None:
     """It may be so for minutes; a machine that does not answer the order to stop in seconds is taken for silent."""
     fetching, ended = asyncio.Event(), list[int]()
     order = RestoreOrder(step=4, epoch=1, tier=Tier.MEMORY)
@@ -264,7 +272,9 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
 
     run: Any = SimpleNamespace(start=start, launch=launch, stop=stop, hand_over=lambda *_: None)
     some: Any = SimpleNamespace(observe=lambda _: None)
-    memory: Any = SimpleNamespace(place=lambda *_: None, resume_after=lambda *_: None, accept_from={})
+    memory: Any = SimpleNamespace(
+        place=lambda *_: None, resume_after=lambda *_: None, accept_from={}, forget=lambda _: None
+    )
     supply: Any = SimpleNamespace(code=code, restored=far_away)
     metrics: Any = SimpleNamespace(fence_seconds=some, start_seconds=some)
     jobs = Jobs(
@@ -282,7 +292,10 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
     late = asyncio.create_task(jobs.fence(Fence(job="toy", epoch=1, incarnation="i")))
     await asyncio.sleep(0.01)
     assert not starting.done(), "a fence of the epoch before ends no later one"
-    assert await asyncio.wait_for(jobs.fence(Fence(job="toy", epoch=2, incarnation="i")), 60) == []
+    if order_to == "fence":
+        assert await asyncio.wait_for(jobs.fence(Fence(job="toy", epoch=2, incarnation="i")), 60) == []
+    else:
+        await asyncio.wait_for(jobs.forget("toy", 2), 60)
     with pytest.raises(StaleError, match="fenced off"):
         await starting
     assert ended == [2]
@@ -307,3 +320,32 @@ async def test_a_transfer_that_is_given_up_ends_before_another_may_begin() -> No
     with pytest.raises(asyncio.CancelledError):
         await given_up
     assert ended.is_set()
+
+
+async def test_a_rank_that_reads_s3_waits_for_a_transfer_that_was_given_up(
+    machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would save into the slot that the transfer still writes; what came is beyond the step that it resumes from."""
+    home, other, _ = machines
+    began, go = threading.Event(), threading.Event()
+
+    def pull(*_: object, **__: object) -> None:
+        began.set()
+        assert go.wait(60)
+        write_shard(home.memory.own("toy"), 0, 9)
+
+    monkeypatch.setattr(shard_port, "pull", pull)
+    supply = supply_of(home, tmp_path)
+    far = RestoreOrder(step=9, epoch=1, tier=Tier.MEMORY, sources=(other.source(Tier.PEER),))
+    given_up = asyncio.create_task(supply.restored(start_by(far), 0))
+    assert await asyncio.to_thread(began.wait, 60)
+    given_up.cancel()
+    older = RestoreOrder(step=4, epoch=1, tier=Tier.S3, key="toy/4")
+    later = asyncio.create_task(supply.restored(start_by(older), 0))
+    await asyncio.sleep(0.01)
+    assert not later.done()
+    go.set()
+    assert (await later).tier == Tier.S3.value
+    assert home.steps() == set()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
