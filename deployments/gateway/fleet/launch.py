@@ -118,9 +118,12 @@ async def _seat_all(site: Site, spec: JobSpec) -> None:
 
 
 async def _undo(gateway: Gateway, name: str) -> None:
+    ledger, failed, stopped = gateway.site.ledger, JobState.FAILED, JobState.STOPPED
     try:
-        await asyncio.to_thread(gateway.site.ledger.set_job, name, state=JobState.FAILED)
+        # One that a person stopped meanwhile stays so.
+        left = await asyncio.to_thread(ledger.set_job, name, state=failed, unless=stopped)
         await gateway.acts.stop(name)
-        await asyncio.to_thread(gateway.site.ledger.set_job, name, state=JobState.FAILED)
+        if left.state is failed:
+            await asyncio.to_thread(ledger.set_job, name, state=failed)
     except Exception:
         log.exception("job %s could not be started, and not be taken back", name)

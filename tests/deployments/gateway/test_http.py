@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.api import auth
-from holdfast.errors import RecoveryError, UnavailableError
+from holdfast.errors import RecoveryError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
@@ -192,6 +192,22 @@ async def test_job_that_cannot_be_started_holds_no_machine(kit: Kit) -> None:
     assert len(kit.ledger.machines(MachineState.STANDBY)) == 2
     kit.acts.launch_error = None
     await kit.post("/v1/jobs", {"spec": SPEC, "code_version": "v1"})
+
+
+async def test_a_job_that_is_stopped_while_it_is_submitted_stays_stopped(kit: Kit) -> None:
+    """It did not fail; its machines are in the pool again."""
+    for name in ("m0", "m1"):
+        await kit.register(name)
+
+    async def stopped() -> None:
+        kit.ledger.set_job("new", state=JobState.STOPPED, done_at=kit.clock.now())
+        raise StaleError("job 'new' is stopped (epoch 1) by now: epoch 1 does not run")
+
+    kit.acts.during_launch = stopped
+    answer = await kit.post("/v1/jobs", {"spec": SPEC, "code_version": "v1"}, 409)
+    assert "is stopped" in answer["message"]
+    assert kit.ledger.job("new").state is JobState.STOPPED
+    assert len(kit.ledger.machines(MachineState.STANDBY)) == 2
 
 
 async def test_crash_during_the_launch_is_looked_at_afterwards(kit: Kit) -> None:
