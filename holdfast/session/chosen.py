@@ -135,17 +135,15 @@ class Chosen(StateTree):
     def require_grouped(self, loaded: Mapping[str, Any]) -> None:
         """Refuse a parameter without state that no optimizer of the source had: not one without a gradient so far.
 
+        Collective: the state of a parameter may be missing on one rank only.
+
         Raises:
-            CheckpointError: names the first such item.
+            CheckpointError: names the first such item; on every rank.
         """
-        for name, (part, owner) in self.stateless.items():
-            groups = f"{there(part)}.param_groups." if there(part) else "param_groups."
-            if not any(
-                at.startswith(groups) and at.endswith(".params") and owner in each
-                for at, each in loaded.items()
-                if isinstance(each, list)
-            ):
-                raise CheckpointError(self._missing(name))
+        with Exchange(alone=False).together(self._source.said):
+            for name, each in self.stateless.items():
+                if not _is_grouped(loaded, *each):
+                    raise CheckpointError(self._missing(name))
 
     def _missing(self, name: str, saved: Mapping[str, Any] | None = None) -> str:
         beginnings = f" (it has {_beginnings(saved)})" if saved is not None else ""
@@ -185,6 +183,16 @@ class Chosen(StateTree):
 def there(name: str) -> str:
     """Return the item's name in the source: a part whose name there is empty has its items at the top."""
     return name.removeprefix(".")
+
+
+def _is_grouped(loaded: Mapping[str, Any], part: str, owner: str) -> bool:
+    """Return whether a group of the source's optimizer ``part`` has the parameter."""
+    groups = f"{there(part)}.param_groups." if there(part) else "param_groups."
+    return any(
+        name.startswith(groups) and name.endswith(".params") and owner in each
+        for name, each in loaded.items()
+        if isinstance(each, list)
+    )
 
 
 def _beginnings(names: Mapping[str, Any]) -> str:
