@@ -175,7 +175,7 @@ async def hold_saved(
     try:
         step: int | None = 0
         for _ in range(_BOUNDARIES):
-            at_step = step and step + every
+            at_step = step and _multiple(step + 1, every)
             step = await hold_ranks(ctx, job, at_step, every=every, longest_s=LONGEST_HOLD_S)
             assert step is not None
             if (found := await saved(step)) is not None:

@@ -169,6 +169,24 @@ async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(
     assert ranks.steps == {"m0": 15, "m1": 15}
 
 
+async def test_the_boundary_after_one_that_is_not_saved_is_one_that_is(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that had not reported a step since their start are held where they are, between two saves."""
+    orders: list[int | None] = []
+
+    async def held(_ctx: Context, _job: Job, at_step: int | None, **_: object) -> int | None:
+        orders.append(at_step)
+        return at_step or 13
+
+    async def saved(step: int) -> int | None:
+        return step if step % 10 == 0 else None
+
+    monkeypatch.setattr(hold, "hold_ranks", held)
+    assert await hold.hold_saved(ctx, ctx.ledger.job(JOB), saved, every=10) == 20
+    assert orders == [0, 20]
+
+
 async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
