@@ -92,7 +92,9 @@ async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, 
     except StaleError:
         # What came first may look for its cause, or ask a person, while the job trains.
         with contextlib.suppress(HoldfastError):
-            if not is_held_by_a_playbook(ctx, case.job):
+            # Nor those that a person holds: this run may have slept for long.
+            paused = case.job_now().state is JobState.PAUSED
+            if not paused and not is_held_by_a_playbook(ctx, case.job):
                 await hold_ranks(ctx, job, None)
         raise
 

@@ -429,6 +429,23 @@ async def test_ranks_that_a_move_holds_go_on_when_what_comes_first_leaves_the_jo
     assert set(ranks.hold_at.values()) == ({None} if let_go else {14})
 
 
+async def test_a_move_that_wakes_late_leaves_ranks_alone_that_a_person_holds(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its incident gave way to another one, and the job was paused since."""
+    ranks, ledger = Ranks(monkeypatch, pace=lambda: 0), ctx.ledger
+    moving = case_of(ctx, IncidentClass.PLANNED_MOVE).model_copy(update={"lease": "the move"})
+    ledger.take_job(moving.incident_id, 1, "run 1", "the move", 60.0)
+    ledger.end_incident(moving.incident_id, IncidentState.DISMISSED, "gave way", ctx.clock.now())
+    ledger.take_job(case_of(ctx, IncidentClass.FAIL_SLOW).incident_id, 1, "run 2", "the other", 60.0)
+    await hold.hold(ctx, JOB, 0)
+    asked: Any = SimpleNamespace(machine="m1")
+    with pytest.raises(StaleError):
+        await switch._hold(moving, asked, "m2")
+    assert ledger.job(JOB).state is JobState.PAUSED
+    assert None not in ranks.hold_at.values()
+
+
 @pytest.mark.parametrize(
     ("step", "step_s", "pause_s"), [(10, 5.0, 1.0), (98, 0.5, 0.25), (99, 5.0, 0.02), (10, 0.0, 0.02)]
 )
