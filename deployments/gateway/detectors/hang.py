@@ -77,6 +77,8 @@ class _History:
         That time is no hang, and no pause of the job. Once in a silence, so that heartbeats that are always late excuse
         none; not before the first step, for which there is time enough.
         """
+        # A clock that was set forward looks like a late heartbeat; set back again, it would excuse all until that time.
+        self.woke_at = min(self.woke_at, at)
         if len(self.cpu) < 2 or state.steps_done == 0 or state.step_at <= self.woke_at:
             return
         before, last = self.cpu[-2][0], self.cpu[-1][0]

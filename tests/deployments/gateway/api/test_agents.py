@@ -8,6 +8,7 @@ import pytest
 from holdfast.deployments.gateway.detectors.exits import LACKS_S
 from holdfast.deployments.gateway.intake.outcome import Outcome
 from holdfast.errors import UnavailableError
+from holdfast.models.agent import Heartbeat, JobOnMachine
 from holdfast.models.alert import Alert, Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -535,6 +536,29 @@ async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
     last = kit.clock.now()
     for late_s in (10, 0.5, 10):
         kit.clock.advance(late_s)
+        for number in range(2):
+            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+        await kit.gateway.hangs.tick()
+        await kit.settled()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_HANG
+
+
+async def test_a_clock_that_was_set_forward_and_back_excuses_no_hang(kit: Kit) -> None:
+    """The heartbeat of an hour ahead looks late. Time until then is not excused once the clock is right again."""
+    await kit.running_job()
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    last = kit.clock.now()
+    for number in range(2):
+        ranks = [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)]
+        run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(ranks))
+        kit.gateway.hangs.observe(
+            Heartbeat(machine=f"m{number}", incarnation="i1", at=last + 3600, jobs=(run,))
+        )
+    for _ in range(60):
+        kit.clock.advance(0.5)
         for number in range(2):
             await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
         await kit.gateway.hangs.tick()
