@@ -12,7 +12,7 @@ from pydantic import Field
 from holdfast.deployments.gateway.api.audit import Asked, audited, told, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
-from holdfast.errors import RefusedError
+from holdfast.errors import AnewError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.history import ByHand
 from holdfast.models.job import ENDED
@@ -154,10 +154,25 @@ async def _release(gateway: Gateway, machine: Machine) -> None:
     before = await asyncio.to_thread(ledger.begin_release, machine.name, again=again)
     try:
         # One that never came may be another unit than the one that is on record: the first release started it.
-        await gateway.acts.release(machine.name, "" if again else before.incarnation)
+        await _restart(gateway, before, "" if again else before.incarnation)
     except Exception:
         await asyncio.to_thread(ledger.undo_release, before)
         raise
+
+
+async def _restart(gateway: Gateway, before: Machine, incarnation: str) -> None:
+    """Have the driver restart what was evicted; also what a release that failed had started, which never registered.
+
+    Raises:
+        AnewError: another unit of that name registered since.
+    """
+    try:
+        await gateway.acts.release(before.name, incarnation)
+    except AnewError:
+        present = await asyncio.to_thread(gateway.site.ledger.machine, before.name)
+        if present.state is not MachineState.PROVISIONING or present.incarnation != before.incarnation:
+            raise
+        await gateway.acts.release(before.name, "")
 
 
 def _never_came(gateway: Gateway, machine: Machine) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.api import auth
-from holdfast.errors import RecoveryError, StaleError, UnavailableError
+from holdfast.errors import AnewError, RecoveryError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
@@ -362,6 +362,43 @@ async def test_eviction_and_release_of_a_standby(kit: Kit) -> None:
     await kit.gateway.site.refresh()
     await kit.post("/v1/machines/m2/release")  # it never came: a gateway may have been killed in the middle
     assert kit.acts.calls[-1] == ("release", "m2", ""), "whatever unit the first one started"
+
+
+async def test_what_a_release_that_failed_had_started_can_be_released(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended before it registered: the record has the unit before it, which the driver does not have any more."""
+    await kit.running_job()
+    await kit.post("/v1/machines/m2/evict", {"reason": "test"})
+    former, asked = kit.ledger.machine("m2").incarnation, list[str]()
+
+    async def release(_machine: str, incarnation: str) -> None:
+        asked.append(incarnation)
+        if incarnation:
+            raise AnewError("machine m2 was restarted")
+
+    monkeypatch.setattr(kit.acts, "release", release)
+    assert (await kit.post("/v1/machines/m2/release"))["state"] == "provisioning"
+    assert asked == [former, ""]
+
+
+async def test_what_registered_since_and_was_evicted_again_is_not_released(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is out for a fault of its own, of which whoever asked does not know."""
+    await kit.running_job()
+    await kit.post("/v1/machines/m2/evict", {"reason": "test"})
+    former, asked = kit.ledger.machine("m2").incarnation, list[str]()
+
+    async def release(machine: str, incarnation: str) -> None:
+        asked.append(incarnation)
+        kit.ledger.set_machine(machine, incarnation="i9", state=MachineState.CORDONED)
+        raise AnewError("machine m2 was restarted")
+
+    monkeypatch.setattr(kit.acts, "release", release)
+    await kit.post("/v1/machines/m2/release", status=409)
+    assert asked == [former]
+    assert kit.ledger.machine("m2").state is MachineState.CORDONED
 
 
 async def test_status_shows_jobs_ranks_machines_and_incidents(kit: Kit) -> None:
