@@ -15,9 +15,9 @@ from tests.policies.make import NOW, alert, job
 JOB = job(machines=4, per=2)
 
 
-def hang(*blocked: int, **more: Any) -> Alert:
+def hang(*blocked: int, machine: str | None = None, **more: Any) -> Alert:
     evidence = {"signals": ["silent", "stuck"], "silent_s": 31, "blocked": list(blocked), **more}
-    return alert(AlertKind.HANG, evidence=evidence)
+    return alert(AlertKind.HANG, machine=machine, evidence=evidence)
 
 
 def mount(machine: str, device: str = "/data", **more: Any) -> Alert:
@@ -41,6 +41,7 @@ STORAGE, HANG = IncidentClass.STORAGE_FAULT, IncidentClass.JOB_HANG
         ([hang(), mount("m1"), mount("m3", device="/scratch")], STORAGE, ("m1", "m3")),
         ([hang(2, 5), alert(AlertKind.GPU_LOST, machine="m3")], IncidentClass.MACHINE_FAULT, ("m3",)),
         ([hang(2, 5, stopped=[5])], HANG, ()),
+        ([hang(machine="m1", stopped=[2]), mount("m1"), mount("m3")], HANG, ("m1",)),  # no storage stopped it
         ([hang(2, 99)], HANG, ()),
     ],
 )
