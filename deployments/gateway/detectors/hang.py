@@ -27,6 +27,8 @@ LATE_S = 3.0
 """A heartbeat that is so much later than two intervals, and ..."""
 LATE_FACTOR = 3
 """... than this x the interval before it, comes from a machine that stood still, or that was not heard."""
+TOGETHER_S = 30.0
+"""Standstills that begin within this time of the first late heartbeat excuse the same silence of a job."""
 _SAMPLES_SHARE = 0.05
 """Least interval between two reads of the stacks, as a share of the silence."""
 AGAIN_S = 5.0
@@ -49,6 +51,8 @@ class _History:
     last: RankState | None = None
     woke_at: float = 0.0
     """When the newest heartbeat came before which none had come for long."""
+    excused_at: float = 0.0
+    """The same of the newest one that the silence of the job is counted from."""
 
     def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
         """Take the rank's state of a heartbeat made at ``at``."""
@@ -71,19 +75,21 @@ class _History:
         oldest, newest = self.cpu[0], self.cpu[-1]
         return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
 
-    def wake(self, state: RankState, at: float, late_s: float) -> None:
-        """Note, before the heartbeat of ``at`` is taken, whether it is late: machine or host stood still.
+    def wake(self, state: RankState, at: float, late_s: float) -> float:
+        """Return, before the heartbeat of ``at`` is taken, for how long machine or host stood still; 0: it is not late.
 
         That time is no hang, and no pause of the job. Once in a silence, so that heartbeats that are always late excuse
         none; not before the first step, for which there is time enough.
         """
         # A clock that was set forward looks like a late heartbeat; set back again, it would excuse all until that time.
-        self.woke_at = min(self.woke_at, at)
+        self.woke_at, self.excused_at = min(self.woke_at, at), min(self.excused_at, at)
         if len(self.cpu) < 2 or state.steps_done == 0 or state.step_at <= self.woke_at:
-            return
+            return 0.0
         before, last = self.cpu[-2][0], self.cpu[-1][0]
-        if at - last > max(late_s, LATE_FACTOR * (last - before)):
-            self.woke_at = at
+        if at - last <= max(late_s, LATE_FACTOR * (last - before)):
+            return 0.0
+        self.woke_at = at
+        return at - last
 
     def _gap(self, state: RankState, exempt: frozenset[str]) -> None:
         """Measure the gap between two consecutive steps, outside of evaluation, checkpoints and holds."""
@@ -93,6 +99,17 @@ class _History:
         if before.paused or state.paused or {before.activity, state.activity} & exempt:
             return
         self.longest_gap_s = max(self.longest_gap_s, state.step_at - max(before.step_at, self.woke_at))
+
+
+@dataclass(frozen=True)
+class _Standstill:
+    """What a job is excused for."""
+
+    epoch: int
+    steps: int
+    """What the first rank that woke had done."""
+    at: float
+    """By a clock that is never set."""
 
 
 def _since(before: float | None, now_so: bool, at: float) -> float | None:
@@ -112,6 +129,8 @@ class Hangs:
         self._policy = site.policy.hang
         self._exempt = frozenset(self._policy.activity_limits_s)
         self._ranks: dict[tuple[str, str, int], _History] = {}
+        self._standstills: dict[str, _Standstill] = {}
+        """The newest of each job."""
         self._told_at: dict[str, float] = {}
         """By a clock that is never set."""
         self._known = KnownPauses()
@@ -129,13 +148,27 @@ class Hangs:
                 known = self._ranks.get(key)
                 if known is None or (known.epoch, known.pid) != (run.epoch, rank.pid):
                     known = self._ranks[key] = _History(run.epoch, rank.pid)
-                known.wake(rank, beat.at, LATE_S + 2 * self._site.settings.heartbeat_s)
+                stood_s = known.wake(rank, beat.at, LATE_S + 2 * self._site.settings.heartbeat_s)
+                if stood_s and self._is_excused(run.job, run.epoch, rank.steps_done, stood_s):
+                    known.excused_at = beat.at
                 self._known.observe(job, known.last, rank, self._exempt, known.woke_at)
                 known.add(rank, beat.at, self._exempt)
+
+    def _is_excused(self, job: str, epoch: int, steps: int, stood_s: float) -> bool:
+        """Return whether a late heartbeat of a rank excuses the silence of its job: the first, and those beside it.
+
+        Of a thousand machines one is late in every window. Each for itself, they would excuse a hang for hours.
+        """
+        known, now = self._standstills.get(job), self._site.clock.monotonic()
+        if known is None or known.epoch != epoch or steps > known.steps:
+            self._standstills[job] = _Standstill(epoch, steps, now)
+            return True
+        return now - stood_s <= known.at + TOGETHER_S
 
     async def tick(self) -> None:
         """Run one round."""
         jobs = self._site.fleet.jobs
+        self._standstills = {name: known for name, known in self._standstills.items() if name in jobs}
         running = {job.name: set(job.machines) for job in jobs.values() if job.state is JobState.RUNNING}
         for job_name, machine, rank in list(self._ranks):
             if machine not in running.get(job_name, ()):
@@ -197,7 +230,7 @@ class Hangs:
             for rank in run.ranks:
                 if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
                     continue
-                silent_s = max(0.0, known.cpu[-1][0] - max(rank.step_at, known.woke_at))
+                silent_s = max(0.0, known.cpu[-1][0] - max(rank.step_at, known.excused_at))
                 if hang.rules_out(silent_s, rank.step_s, known.longest_gap_s, self._policy):
                     return True
         return False
@@ -219,7 +252,7 @@ class Hangs:
                     machine,
                     rank,
                     known.cpu[-1][0],
-                    woke_at=known.woke_at,
+                    woke_at=known.excused_at,
                     earlier=known.earlier(),
                     longest_gap_s=max(known.longest_gap_s, self._known.gap_s(job)),
                     stopped_since=known.stopped_since,

@@ -8,7 +8,7 @@ import pytest
 from holdfast.deployments.gateway.detectors.exits import LACKS_S
 from holdfast.deployments.gateway.intake.outcome import Outcome
 from holdfast.errors import UnavailableError
-from holdfast.models.agent import Heartbeat, JobOnMachine
+from holdfast.models.agent import Heartbeat, JobOnMachine, RankState
 from holdfast.models.alert import Alert, Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -542,6 +542,33 @@ async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
         await kit.settled()
     (incident,) = kit.incidents()
     assert incident.incident_class is IncidentClass.JOB_HANG
+
+
+async def test_machines_that_are_late_one_after_the_other_excuse_one_silence_once(kit: Kit) -> None:
+    """Of a thousand machines one is late in every window: no hang of their job would be seen."""
+    await kit.running_job()
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    last = kit.clock.now()
+
+    def ranks(number: int) -> list[RankState]:
+        return [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)]
+
+    for heard, rounds in (((1,), 20), ((0, 1), 70), ((0,), 20)):
+        for _ in range(rounds):
+            kit.clock.advance(0.5)
+            for number in heard:
+                run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(ranks(number)))
+                beat = Heartbeat(machine=f"m{number}", incarnation="i1", at=kit.clock.now(), jobs=(run,))
+                kit.gateway.hangs.observe(beat)
+    for number in range(2):
+        await kit.beat(f"m{number}", ranks(number))
+    await kit.gateway.hangs.tick()
+    await kit.settled()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_HANG
+    assert incident.alerts[0].evidence["silent_s"] > 30
 
 
 async def test_a_clock_that_was_set_forward_and_back_excuses_no_hang(kit: Kit) -> None:
