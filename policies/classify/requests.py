@@ -63,12 +63,11 @@ def move(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classi
         return None
     # What is asked for outweighs a sign.
     found = min(wanted, key=lambda each: each.kind is not AlertKind.PLANNED_MOVE)
-    request = planned_move.of(found)
     return Classification(
         incident_class=IncidentClass.PLANNED_MOVE,
         confidence=1.0,
         machine=found.machine,
-        reasons=(f"asked to leave {found.machine}, {request.said}",),
+        reasons=(planned_move.reason(found),),
         root=found.key,
     )
 

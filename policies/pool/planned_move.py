@@ -43,6 +43,11 @@ def of(alert: Alert) -> Asked:
     )
 
 
+def reason(alert: Alert) -> str:
+    """Return the reason of an incident that was opened for the request of one alert."""
+    return f"asked to leave {alert.machine}, {of(alert).said}"
+
+
 def asked(incident: Incident) -> Asked | None:
     """Return the request that an incident was opened for; None: it names no machine.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
 from holdfast.policies.classify import beside, sure_signs, xid
 from holdfast.policies.classify.meaning import harmless, number
 from holdfast.policies.config.policy import ClassifyPolicy
 from holdfast.policies.config.repair_policy import RepairPolicy
+from holdfast.policies.pool import planned_move
 
 
 class Move(Frozen):
@@ -60,13 +61,14 @@ def asked(
     """Return the gravest repair that the accusation of ``machine`` asks for, and why; None: it names no repair.
 
     Signs that prove a fault by themselves accuse it; where there are none, what the incident's ``reasons`` name as the
-    explanation. Whatever else was noticed on the machine would be repaired for a verdict about something else.
+    explanation, or as why the job left it. Whatever else was noticed on the machine would be repaired for a verdict
+    about something else.
     """
     about = [alert for alert in alerts if alert.firing and alert.machine == machine]
     sure = [alert for alert in about if sure_signs.is_sure(alert, policy)]
     found = [
         (ask, why)
-        for alert in sure or [alert for alert in about if beside.described(alert) in reasons]
+        for alert in sure or [alert for alert in about if _is_named(alert, reasons)]
         for ask, why in [_asks(alert)]
         if ask is not None
     ]
@@ -74,6 +76,12 @@ def asked(
     if gravest is None:
         return None
     return gravest, "; ".join(dict.fromkeys(why for ask, why in found if ask is gravest))[:500]
+
+
+def _is_named(alert: Alert, reasons: Collection[str]) -> bool:
+    """Return whether the incident's reasons name the alert."""
+    sign = alert.kind in MACHINE_KINDS
+    return beside.described(alert) in reasons or (sign and planned_move.reason(alert) in reasons)
 
 
 def _asks(alert: Alert) -> tuple[Ask | None, str]:  # noqa: PLR0911  (a table)

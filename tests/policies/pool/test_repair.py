@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.alert import Alert, AlertKind, Classification
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepRecord, StepState
 from holdfast.policies.classify.decision import JobContext
 from holdfast.policies.classify.incident_class import classify
@@ -93,6 +93,21 @@ def test_what_explains_the_incident_is_asked_and_what_only_stands_beside_it_is_n
     beside = repair.asked([host, xid(119)], "m1", decision.reasons, CLASSIFY)
     assert beside is not None
     assert beside[0] is Ask.RESET_GPU
+
+
+def test_what_a_job_left_the_machine_for_is_asked() -> None:
+    """A sign that it will fail, where the policy has the job leave it: such a machine is repaired afterwards."""
+    policy = Policy.load()
+    signs = policy.planned_move.model_copy(update={"precursors": frozenset({AlertKind.HOST_FAULT})})
+    sign = alert(AlertKind.HOST_FAULT, machine="m1", evidence={"check": "disk_failing", "detail": "SMART"})
+    context = JobContext(job=job(), now=NOW)
+    decision = classify([sign], context, policy.model_copy(update={"planned_move": signs}))
+    assert isinstance(decision, Classification)
+    assert decision.incident_class is IncidentClass.PLANNED_MOVE
+    found = repair.asked([sign], "m1", decision.reasons, CLASSIFY)
+    assert found is not None
+    assert found[0] is Ask.HANDS
+    assert repair.asked([sign], "m1", ("asked to leave m1, maintenance",), CLASSIFY) is None
 
 
 def test_the_way_of_a_reset_that_works() -> None:
