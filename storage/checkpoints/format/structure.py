@@ -77,14 +77,14 @@ def aliases(node: Node) -> Iterator[str]:
     return (each[1] for each in _tagged(node, "@same"))
 
 
-def _tagged(node: Node, tag: str) -> Iterator[Any]:
+def _tagged(node: Node, tag: str, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield the nodes of a tag; what is in several places of the tree is looked at once, however often it doubles."""
+    seen = set() if seen is None else seen
     if isinstance(node, tuple) and node and node[0] == tag:
         yield node
     elif isinstance(node, tuple) and node and node[0] == "@plain":
         return  # the user's own, whatever it looks like
-    elif isinstance(node, tuple | list):
-        for each in node:
-            yield from _tagged(each, tag)
-    elif isinstance(node, dict):
-        for each in node.values():
-            yield from _tagged(each, tag)
+    elif isinstance(node, tuple | list | dict) and id(node) not in seen:
+        seen.add(id(node))
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from _tagged(each, tag, seen)

@@ -17,7 +17,7 @@ from holdfast.storage.checkpoints.format.decoder import Decoder, decode
 from holdfast.storage.checkpoints.format.encoder import MOST_DEPTH, Encoder
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.plain_pickle import dump_plain
-from holdfast.storage.checkpoints.format.structure import refs
+from holdfast.storage.checkpoints.format.structure import Node, refs
 from holdfast.storage.checkpoints.load.safe_load import load_object
 from tests.session.kinds.compare import difference
 from tests.session.kinds.strategies import keys, scalars, values
@@ -195,3 +195,11 @@ def test_plain_data_beside_tensors_is_one_node() -> None:
     node = _encoder().part("x", state)
     assert not difference(state, _back(node))
     assert all(each["plain"][0] == "@plain" for each in node)
+
+
+def test_what_a_tree_has_in_several_places_is_looked_at_once() -> None:
+    """It doubles with each level: a walk of all places would not end."""
+    tree: Node = [("@ref", "weight", "cpu", None)]
+    for _ in range(60):
+        tree = [tree, {"again": tree}]
+    assert [*refs(tree)] == [("weight", "cpu", None)]
