@@ -103,11 +103,11 @@ class _History:
 
 @dataclass(frozen=True)
 class _Standstill:
-    """What a job is excused for."""
+    """A time in which machines of a job stood still: its silence is excused once."""
 
     epoch: int
     steps: int
-    """What the first rank that woke had done."""
+    """Steps that the first rank that woke had done."""
     at: float
     """By a clock that is never set."""
 
