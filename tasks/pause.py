@@ -18,13 +18,12 @@ from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.operations import fleet
 from holdfast.operations import pause as stopping
-from holdfast.operations.hold import LONGEST_HOLD_S, hold_ranks, hold_saved, ranks_with
+from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved, ranks_with
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
 
 SAVED_S = 1.0
 """Longest wait for the shards of a boundary's step, once all ranks wait there."""
-LOOK_S = 0.02
 
 
 @task(task_run_name="pause {case.job}")

@@ -50,8 +50,8 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
         held = await hold_ranks(ctx, job, at_step)
         ctx.ledger.set_held(job_name, job.epoch, held=held is not None)
     except HoldfastError:
-        with contextlib.suppress(HoldfastError):
-            if at_step is not None:
+        if at_step is not None:
+            with contextlib.suppress(HoldfastError):
                 await _let_go(ctx, job)
         raise
     return held

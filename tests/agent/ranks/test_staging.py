@@ -243,17 +243,7 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
     """It may be so for minutes; a machine that does not answer the order to stop in seconds is taken for silent."""
     fetching, ended = asyncio.Event(), list[int]()
     order = RestoreOrder(step=4, epoch=1, tier=Tier.MEMORY)
-    start = Start(
-        job="toy",
-        epoch=2,
-        incarnation="i",
-        script="train.py",
-        code_version="v",
-        ranks=(0,),
-        world_size=1,
-        rendezvous=Rendezvous(host="h", port=1),
-        restore=order,
-    )
+    start = start_by(order)
 
     async def code(*_: object) -> Path:
         return tmp_path

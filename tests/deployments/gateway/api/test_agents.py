@@ -513,7 +513,7 @@ async def test_a_host_that_stood_still_is_no_hang(kit: Kit) -> None:
 
     async def still() -> None:
         for number in range(2):
-            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+            await kit.beat(f"m{number}", _stuck(number, last))
         await kit.gateway.hangs.tick()
         await kit.settled()
 
@@ -527,6 +527,16 @@ async def test_a_host_that_stood_still_is_no_hang(kit: Kit) -> None:
     assert incident.alerts[0].evidence["silent_s"] < 10
 
 
+def _stuck(machine: int, since: float) -> list[RankState]:
+    """The ranks of a machine that wait since step 19."""
+    return [rank(each, 19, since, cpu_s=9.5) for each in (2 * machine, 2 * machine + 1)]
+
+
+def _stuck_beat(machine: int, since: float, at: float) -> Heartbeat:
+    run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(_stuck(machine, since)))
+    return Heartbeat(machine=f"m{machine}", incarnation="i1", at=at, jobs=(run,))
+
+
 async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
     """Only the first late one of a silence counts."""
     await kit.running_job()
@@ -537,7 +547,7 @@ async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
     for late_s in (10, 0.5, 10):
         kit.clock.advance(late_s)
         for number in range(2):
-            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+            await kit.beat(f"m{number}", _stuck(number, last))
         await kit.gateway.hangs.tick()
         await kit.settled()
     (incident,) = kit.incidents()
@@ -551,19 +561,13 @@ async def test_machines_that_are_late_one_after_the_other_excuse_one_silence_onc
         kit.clock.advance(0.5)
         await _both(kit, step, cpu=step * 0.5)
     last = kit.clock.now()
-
-    def ranks(number: int) -> list[RankState]:
-        return [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)]
-
     for heard, rounds in (((1,), 20), ((0, 1), 70), ((0,), 20)):
         for _ in range(rounds):
             kit.clock.advance(0.5)
             for number in heard:
-                run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(ranks(number)))
-                beat = Heartbeat(machine=f"m{number}", incarnation="i1", at=kit.clock.now(), jobs=(run,))
-                kit.gateway.hangs.observe(beat)
+                kit.gateway.hangs.observe(_stuck_beat(number, last, kit.clock.now()))
     for number in range(2):
-        await kit.beat(f"m{number}", ranks(number))
+        await kit.beat(f"m{number}", _stuck(number, last))
     await kit.gateway.hangs.tick()
     await kit.settled()
     (incident,) = kit.incidents()
@@ -579,15 +583,11 @@ async def test_a_clock_that_was_set_forward_and_back_excuses_no_hang(kit: Kit) -
         await _both(kit, step, cpu=step * 0.5)
     last = kit.clock.now()
     for number in range(2):
-        ranks = [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)]
-        run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(ranks))
-        kit.gateway.hangs.observe(
-            Heartbeat(machine=f"m{number}", incarnation="i1", at=last + 3600, jobs=(run,))
-        )
+        kit.gateway.hangs.observe(_stuck_beat(number, last, last + 3600))
     for _ in range(60):
         kit.clock.advance(0.5)
         for number in range(2):
-            await kit.beat(f"m{number}", [rank(r, 19, last, cpu_s=9.5) for r in (2 * number, 2 * number + 1)])
+            await kit.beat(f"m{number}", _stuck(number, last))
         await kit.gateway.hangs.tick()
         await kit.settled()
     (incident,) = kit.incidents()
