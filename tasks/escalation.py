@@ -91,9 +91,9 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             )
         case Rung.EVICT:
             accused = verdict.model_copy(update={"suspects": _accused(case)[0], "blame": Blame.MACHINES})
-            hangs = case.incident_class is IncidentClass.JOB_HANG
+            again = case.incident_class in standing.CLASSES
             return EscalationResult(
-                did="stands out again" if hangs else "accused by the alerts", verdict=accused
+                did="stands out again" if again else "accused by the alerts", verdict=accused
             )
         case Rung.ROLLBACK:
             version = await rollback(case, "no machine at fault")
@@ -265,10 +265,12 @@ def _unless_many(case: RecoveryContext, job: Job, machines: tuple[str, ...]) -> 
 
 def _accused(case: RecoveryContext) -> tuple[tuple[str, ...], Weighed]:
     """Return machines that may be evicted without proof by a check; and the decision on those that stand out."""
-    if case.incident_class is not IncidentClass.JOB_HANG:
+    if case.incident_class not in standing.CLASSES:
         return accused_by_alerts(case), Weighed()
     weighed, job = standing.weigh(case), case.job_now()
-    told = suspects.named(case.incident.alerts, None, job)
+    # That a rank is slow is all that signals of a slow job say, and is weighed.
+    slow = case.incident_class is IncidentClass.FAIL_SLOW
+    told = () if slow else suspects.named(case.incident.alerts, None, job)
     return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
 
 

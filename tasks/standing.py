@@ -1,4 +1,4 @@
-"""Machines that stand out in hangs of a job, from the ledger: in this one, and in those before."""
+"""Machines that stand out in hangs or slow stretches of a job, from the ledger: in this one, and in those before."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from holdfast.tasks.recovery_context import RecoveryContext
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 _LOOKS = ("stacks", "check")
+CLASSES = frozenset({IncidentClass.JOB_HANG, IncidentClass.FAIL_SLOW})
+"""Classes in which a machine may do no more than stand out."""
 
 
 def only(case: RecoveryContext, verdict: Verdict) -> bool:
@@ -43,12 +45,12 @@ def weigh(case: RecoveryContext) -> Weighed:
         return Weighed()
     mine = _at_start(incident, mine)
     now = mine[-1].model_copy(update={"at": ctx.clock.now(), "excuse": _excuse(incident, mine[-1].ranks)})
-    before = [past for past in _hangs(ctx, incident) if past.id != incident.id]
-    past = [each for hang in before for each in _at_start(hang, accusations(ctx, hang))]
+    before = [past for past in _alike(ctx, incident) if past.id != incident.id]
+    past = [each for one in before for each in _at_start(one, accusations(ctx, one))]
     evicted = [
         action.done_at
-        for hang in (*before, incident)
-        for action in ctx.ledger.actions(hang.id)
+        for one in (*before, incident)
+        for action in ctx.ledger.actions(one.id)
         if action.kind == "evict" and action.done_at is not None
     ]
     return standing_out.weigh(
@@ -57,8 +59,13 @@ def weigh(case: RecoveryContext) -> Weighed:
 
 
 def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
-    """Return what stood out at each look of a hang, oldest first; from the alert where no look has more."""
-    looks = [a for a in ctx.ledger.actions(incident.id) if a.kind in _LOOKS and a.state is ActionState.DONE]
+    """Return what stood out at each look of a hang, oldest first; from the alert where no look has more, or none is."""
+    hang = incident.incident_class is IncidentClass.JOB_HANG
+    looks = [
+        a
+        for a in ctx.ledger.actions(incident.id)
+        if hang and a.kind in _LOOKS and a.state is ActionState.DONE
+    ]
     if any((look.result or {}).get("sure") for look in looks):
         return []
     found = [each for look in looks if (each := _of_look(look)) is not None]
@@ -131,12 +138,12 @@ def _of_look(look: Action) -> tuple[str, Accusation] | None:
     return (life, Accusation(at=at, machines=tuple(named), ranks=ranks)) if named else None
 
 
-def _hangs(ctx: Context, incident: Incident) -> list[Incident]:
-    """Return hangs of the job since it was submitted, oldest first."""
+def _alike(ctx: Context, incident: Incident) -> list[Incident]:
+    """Return incidents of the job and of the same class since it was submitted, oldest first."""
     since = ctx.ledger.job(incident.job).submitted_at
     known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]
     return [
         past
         for past in known
-        if past.incident_class is IncidentClass.JOB_HANG and since <= past.opened_at <= incident.opened_at
+        if past.incident_class is incident.incident_class and since <= past.opened_at <= incident.opened_at
     ]

@@ -64,7 +64,7 @@ class OftenPolicy(Given):
 
 
 class StandingOutPolicy(Given):
-    """When a machine goes that only stands out in hangs, and how many of one job do."""
+    """When a machine goes that only stands out in hangs or by its pace, and how many of one job do."""
 
     accusations: int = Field(ge=1)
     window_s: float = Seconds
@@ -79,7 +79,7 @@ class StandingOutPolicy(Given):
         return self
 
     def limit(self, machines: int) -> int:
-        """Return the most machines that a job of ``machines`` may lose for hangs within the window."""
+        """Return the most machines that a job of ``machines`` may lose for that within the window."""
         return min(self.job_at_most, max(self.job_at_least, int(self.job_share * machines)))
 
 
@@ -96,6 +96,7 @@ class LadderPolicy(Given):
     """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
+    slow_again_s: float = Seconds
     code_changed_s: float = Field(ge=0)
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy

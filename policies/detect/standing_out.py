@@ -1,7 +1,8 @@
-"""Ranks that only stand out in a hang: when their machine is evicted, and how many machines of a job may be.
+"""Ranks that only stand out, in a hang or by their pace: when their machine is evicted, and how many of a job may be.
 
 A rank that is elsewhere than all others, or behind in its collectives, is a hint and no proof: rank 0 may prepare data
-while the others wait for it, as it does at every start. So a machine that stands out for the first time stays, and the
+while the others wait for it, as it does at every start. Nor is a rank that is slower than its peers, which may have
+more to do, while no check finds its machine slow. So a machine that stands out for the first time stays, and the
 job is restarted in place. Evidence of its own (a stopped process, an Xid, a dead link, a failed check) is judged
 elsewhere and needs no second time.
 """
@@ -16,7 +17,7 @@ from holdfast.policies.join_names import join_names
 
 
 class Accusation(Frozen):
-    """The machines that stood out in one hang of a job."""
+    """The machines that stood out in one hang, or one slow stretch, of a job."""
 
     at: float
     machines: tuple[str, ...] = ()
@@ -47,9 +48,9 @@ def weigh(
     """Decide whether the machines that stand out now may be evicted.
 
     Args:
-        now: the present hang.
-        past: earlier hangs of the same job in which machines stood out.
-        evicted_at: when machines were evicted for hangs of this job (Unix seconds).
+        now: the present one.
+        past: earlier ones of the same kind and job, in which machines stood out.
+        evicted_at: when machines of this job were evicted for that (Unix seconds).
         job_size: its machines.
         policy: how often, within which window, how many.
     """
@@ -69,7 +70,7 @@ def weigh(
     most = policy.limit(job_size)
     if gone + len(now.machines) > most:
         return Weighed(
-            spared=f"{named} stands out, but {gone} machines of the job were evicted for hangs within "
+            spared=f"{named} stands out, but {gone} machines of the job were evicted for that within "
             f"{policy.window_s / 3600:g} h, limit {most} of {job_size}"
         )
     return Weighed(machines=now.machines)

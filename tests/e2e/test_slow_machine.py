@@ -70,24 +70,24 @@ def test_a_machine_with_less_than_half_of_its_processor_time_is_replaced(
 
 
 @pytest.mark.parametrize("percent", [30, 10])
-def test_a_machine_with_little_less_processor_time_than_it_used_is_named_and_no_other_goes(
+def test_a_machine_with_little_less_processor_time_than_it_used_goes_when_it_is_slow_again(
     site: Site, name: str, tmp_path: Path, percent: float
 ) -> None:
     """Its rank computes in bursts: a quota of little less than their mean makes each several times as long.
 
-    Its stacks stand out in fewer looks, so that the vote may not name it: then the job is retried in place.
+    Its stacks stand out in fewer looks, so that the vote may not name it: then the job is retried in place, once.
     """
     (tmp_path / "train.py").write_text(SCRIPT)
     machines = site.submit(name, machines=4, code_dir=tmp_path, script="train.py").machines
     site.wait_more_steps(name, 20)
     with lasting(site.home, "slow-machine", machines[2], percent=percent):
         wait_for(
-            lambda: f"a straggler is told: {site.told(name)}",
-            lambda: AlertKind.STRAGGLER in {alert.kind for alert in site.ledger.alerts_of(machines[2])},
-            150,
+            lambda: f"the slow machine is evicted: {site.told(name)}",
+            lambda: site.evicted() == {machines[2]},
+            400,
         )
-        incident = site.wait_recovered(name)
+        newest = site.ledger.incidents(name, limit=1)[0]
+        incident = site.wait_recovered(name, int(newest.id.rpartition("-")[2]))
     assert incident.incident_class is IncidentClass.FAIL_SLOW, site.told(name)
     assert incident.machine == machines[2]
-    assert site.evicted() <= {machines[2]}, site.told(name)
-    assert {*machines} - {machines[2]} <= {*site.job(name).machines}
+    assert {*machines} - {machines[2]} < {*site.job(name).machines}

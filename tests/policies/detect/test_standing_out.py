@@ -76,8 +76,7 @@ def test_evictions_of_a_job_are_bounded(size: int, most: int) -> None:
     full = weigh(seen("m1"), past, [NOW - 1] * most, size, POLICY)
     assert not full.machines
     assert (
-        f"{most} machines of the job were evicted for hangs within 24 h, limit {most} of {size}"
-        in full.spared
+        f"{most} machines of the job were evicted for that within 24 h, limit {most} of {size}" in full.spared
     )
     assert weigh(seen("m1"), past, [NOW - DAY] * most, size, POLICY).machines == ("m1",)
 
