@@ -8,7 +8,9 @@ from types import TracebackType
 from holdfast.session.events import Event, GpuTimes
 from holdfast.session.report import Reporter
 
-EXEMPT = frozenset({"eval", "evaluation", "validation", "checkpoint", "compile", "download", "tokenize"})
+EXEMPT = frozenset(
+    {"eval", "evaluation", "validation", "checkpoint", "compile", "download", "prepare", "tokenize"}
+)
 """Phases that may take much longer than a step: they are reported to the agent, so that they are no hang.
 
 Each has a limit in the policy file (``hang.activity_limits_s``).
