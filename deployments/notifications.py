@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 BLOCK = "holdfast"
 AUTOMATION = "Holdfast: an incident needs a look"
-STATES = ("Failed", "Crashed", "Suspended", "Needs human")
-"""Names of a playbook run's states to notify a person of: it failed, it asks for approval, it gave up."""
+STATES = ("Failed", "Crashed", "Suspended", "Needs human", "Stopped")
+"""Names of a playbook run's states to notify a person of: it failed, asks for approval, gave up, or stopped the job."""
 
 
 async def notify(settings: Settings, url: str) -> None:
@@ -64,7 +64,7 @@ async def _automation(client: PrefectClient, block: Any) -> None:
 
     wanted = AutomationCore(
         name=AUTOMATION,
-        description="A playbook failed, asks for approval, or gave up. Written by `holdfast notify`.",
+        description="A playbook failed, asks for approval, gave up, or stopped the job. Written by `holdfast notify`.",
         trigger=EventTrigger(
             expect={f"prefect.flow-run.{state}" for state in STATES},
             match={"prefect.resource.id": "prefect.flow-run.*"},

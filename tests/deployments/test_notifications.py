@@ -50,7 +50,7 @@ async def test_a_webhook_is_refused_when_it_is_none() -> None:
 async def test_people_hear_of_runs_that_need_them_and_of_no_others(
     tmp_path: Path, sink: tuple[str, list[str]]
 ) -> None:
-    """Failed, suspended and given up, once each although it was set up twice; not of one that went well."""
+    """Failed, suspended, given up and stopped, once each although it was set up twice; not of one that went well."""
     url, texts = sink
     with prefect_server(tmp_path) as api_url:
         api = Api(api_url)
@@ -72,7 +72,8 @@ async def test_people_hear_of_runs_that_need_them_and_of_no_others(
         end("gpt-2", {"type": "FAILED", "name": "Failed", "message": "no answer from m1"}, tags)
         end("gpt-3", {"type": "PAUSED", "name": "Suspended", "message": "approve?"}, tags)
         end("gpt-4", {"type": "COMPLETED", "name": "Needs human", "message": "no standby"}, tags)
-        wait_for("three notifications", lambda: len(texts) >= 3)
+        end("gpt-5", {"type": "COMPLETED", "name": "Stopped", "message": "the ladder ends so"}, tags)
+        wait_for("four notifications", lambda: len(texts) >= 4)
     heads = sorted(text.splitlines()[0] for text in texts)
-    assert heads == ["gpt-2: Failed", "gpt-3: Suspended", "gpt-4: Needs human"]
+    assert heads == ["gpt-2: Failed", "gpt-3: Suspended", "gpt-4: Needs human", "gpt-5: Stopped"]
     assert any("no answer from m1" in text for text in texts)
