@@ -49,6 +49,11 @@ class Settings(FromEnvironment):
         description="Gateway elsewhere; several with commas between, of which one leads; empty: http://HOST:PORT.",
     )
     prefect_api_url: str = Field("", description="An existing Prefect API; empty: the embedded server.")
+    prefect_ui_url: str = Field(
+        "",
+        description="Address at which browsers reach the Prefect UI, where a proxy or tunnel gives it another one, "
+        "such as https://prefect.example; empty: that of the API.",
+    )
     prefect_auth: SecretStr = Field(
         SecretStr(""),
         description="USER:PASSWORD of a Prefect API with basic authentication; the embedded server asks for it then.",
@@ -195,7 +200,7 @@ class Settings(FromEnvironment):
             raise ValueError("expected s3://BUCKET: Holdfast uses a bucket as a whole")
         return value
 
-    @field_validator("gateway_url", "prefect_api_url", "s3_endpoint", "cloud_metadata_url")
+    @field_validator("gateway_url", "prefect_api_url", "prefect_ui_url", "s3_endpoint", "cloud_metadata_url")
     @classmethod
     def _addresses_have_a_scheme(cls, value: str) -> str:
         for each in filter(None, map(str.strip, value.split(","))):
@@ -241,6 +246,11 @@ class Settings(FromEnvironment):
     def prefect_api(self) -> str:
         """Prefect API URL."""
         return self.prefect_api_url.rstrip("/") or f"{self._own_origin(self.port + 1)}/api"
+
+    @property
+    def prefect_ui(self) -> str:
+        """Address of the Prefect UI, for people's browsers."""
+        return self.prefect_ui_url.rstrip("/") or self.prefect_api.removesuffix("/api")
 
     @property
     def prefect_auth_path(self) -> Path | None:

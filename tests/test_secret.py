@@ -171,6 +171,19 @@ def test_all_of_the_site_get_the_prefect_password_by_their_environment(tmp_path:
     assert client_environment(chosen)["PREFECT_API_AUTH_STRING"] == told
 
 
+def test_the_prefect_ui_may_have_another_address_for_browsers(tmp_path: Path) -> None:
+    """Its own requests and its links go there; what processes call stays."""
+    chosen = settings.Settings(home=tmp_path, prefect_ui_url="https://prefect.example/")
+    secret.create_prefect_auth(chosen)
+    served = server_environment(chosen)
+    assert served["PREFECT_UI_API_URL"] == "https://prefect.example/api"
+    assert served["PREFECT_UI_URL"] == "https://prefect.example"
+    assert served["PREFECT_API_URL"] == chosen.prefect_api == "http://127.0.0.1:4301/api"
+    plain = settings.Settings(home=tmp_path)
+    assert server_environment(plain)["PREFECT_UI_API_URL"] == plain.prefect_api
+    assert plain.prefect_ui == "http://127.0.0.1:4301"
+
+
 def test_the_prefect_server_writes_nowhere_but_at_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,8 +78,7 @@ def up(
                 # Also on Ctrl-C and SIGTERM: nothing is left running that this started.
                 _take_back(settings, machines, started, progress)
                 raise
-    prefect = redact.link(settings.prefect_api.removesuffix("/api"))
-    progress(f"up: gateway {redact.link(settings.gateway)}, Prefect UI {prefect}")
+    progress(f"up: gateway {redact.link(settings.gateway)}, Prefect UI {redact.link(settings.prefect_ui)}")
     return settings
 
 

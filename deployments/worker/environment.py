@@ -103,7 +103,9 @@ def server_environment(settings: Settings) -> dict[str, str]:
         or f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}",
         "PREFECT_SERVER_API_HOST": settings.host,
         "PREFECT_SERVER_API_PORT": str(settings.port + 1),
-        "PREFECT_UI_API_URL": settings.prefect_api,
+        # What the UI's own requests go to, and what links to runs in notifications begin with.
+        "PREFECT_UI_API_URL": f"{settings.prefect_ui}/api",
+        "PREFECT_UI_URL": settings.prefect_ui,
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": _LEASES,
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         # Shows task runs in the UI within a second instead of five.

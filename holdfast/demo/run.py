@@ -150,7 +150,7 @@ class DemoRun:
             problems=(*trouble, *found),
             incidents=tuple(lines),
             timeline=reports.timeline(observer.samples, started),
-            prefect_url=redact.link(self._settings.prefect_api.removesuffix("/api")),
+            prefect_url=redact.link(self._settings.prefect_ui),
         )
 
     def _ledger(self) -> closing[Ledger]:

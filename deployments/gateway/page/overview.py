@@ -74,8 +74,8 @@ def incident_line(row: Incident) -> dict[str, Any]:
 
 def prefect_ui(gateway: Gateway) -> str | None:
     """Return the address of the Prefect UI; None: it is none that a browser should follow."""
-    api = gateway.site.settings.prefect_api
-    return redact.link(api.removesuffix("/api")) if api.startswith(("http://", "https://")) else None
+    ui = gateway.site.settings.prefect_ui
+    return redact.link(ui) if ui.startswith(("http://", "https://")) else None
 
 
 def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
