@@ -16,6 +16,7 @@
     ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
     │   ├── NoPlaybookError    Prefect answers, and has no deployment of the playbook
     │   ├── SilentError        nothing came back at all: it may be gone, or only its network
+    │   ├── UndyingError       processes of a job outlive SIGKILL: nothing is started beside them
     │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
     │   ├── ScriptRefusedError the script's calls, or what it gives, could not be restored: the script must change

@@ -30,7 +30,7 @@ def supplied(driver: Driver, name: str) -> Supplied | None:
 
 
 class DriverConformance:
-    """Subclasses provide the fixture ``driver`` and the three hooks below."""
+    """Subclasses provide the fixture ``driver`` and the four hooks below."""
 
     names_come_back = False
     """Machines are named after hosts: one that was retired may be given again, as a new incarnation."""
