@@ -53,6 +53,28 @@ def test_base_is_valid(version: str) -> None:
         kubernetes_validate.validate(body, version, strict=True)
 
 
+def test_the_page_points_the_site_at_services_of_its_own() -> None:
+    """Its patches name settings that there are, and the place where a machine's S3 endpoint is in the list."""
+    page = (ROOT / "docs/install-kubernetes.md").read_text()
+    found = re.search(r"```yaml\n(patches:.*?)```", page, re.DOTALL)
+    assert found
+    patches = yaml.safe_load(found.group(1))["patches"]
+    steps = {each["target"]["kind"]: yaml.safe_load(each["patch"]) for each in patches}
+    named = [step["value"]["name"] for each in steps.values() for step in each if step["op"] == "add"]
+    assert {*named} <= {*variables()}
+    (template,) = [each for each in manifests("machine.yaml") if each["kind"] == "PodTemplate"]
+    env = template["template"]["spec"]["containers"][0]["env"]
+    (checked,) = [step for step in steps["PodTemplate"] if step["op"] == "test"]
+    assert checked == {
+        "op": "test",
+        "path": "/template/spec/containers/0/env/5/name",
+        "value": env[5]["name"],
+    }
+    assert [step["path"] for step in steps["PodTemplate"] if step["op"] == "replace"] == [
+        "/template/spec/containers/0/env/5/value"
+    ]
+
+
 def test_every_file_of_the_base_is_listed() -> None:
     """None is forgotten."""
     assert {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"} == set(listed())
