@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import ssl
 import threading
 from asyncio import constants
@@ -161,6 +162,16 @@ def of(settings: Settings) -> Tls:
     if not (settings.tls_cert or settings.tls_key or settings.tls_ca):
         return PLAIN
     return Tls(settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_agent_name)
+
+
+def of_s3() -> ssl.SSLContext:
+    """Return the trust store for an S3 endpoint: the file that boto3 goes by (``AWS_CA_BUNDLE``), else httpx's default.
+
+    Raises:
+        OSError: the file is missing, or has no certificates.
+    """
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    return ssl.create_default_context(cafile=bundle) if bundle else _usual()
 
 
 @functools.cache

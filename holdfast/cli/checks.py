@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -155,8 +156,9 @@ def services(settings: Settings) -> list[DoctorCheck]:
 
 def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> DoctorCheck:
     try:
-        status = httpx.get(url, timeout=2.0, trust_env=False, **certified.http()).status_code
-    except httpx.HTTPError as error:
+        trusted: dict[str, Any] = {"verify": tls.of_s3()} if name == "s3" else certified.http()
+        status = httpx.get(url, timeout=2.0, trust_env=False, **trusted).status_code
+    except (httpx.HTTPError, OSError) as error:
         return _unreachable(name, url, elsewhere, error)
     # S3 answers an unsigned request with 403: it is up.
     if status < 400 or (name == "s3" and status < 500):
@@ -165,7 +167,7 @@ def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> Doc
     return DoctorCheck(name=name, ok=False, found=f"{redact.passwords(url)} answers {status}", advice=advice)
 
 
-def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) -> DoctorCheck:
+def _unreachable(name: str, url: str, elsewhere: str, error: Exception) -> DoctorCheck:
     parsed = httpx.URL(url)
     if elsewhere:
         advice = "it is set to run elsewhere (docs/settings.md): start it there"

@@ -67,14 +67,14 @@ def nvml(driver: Path = _DRIVER, library: Any = None) -> DoctorCheck:
 def clock(settings: Settings, now: Callable[[], float] = time.time) -> DoctorCheck:
     """Compare this machine's clock with the gateway's (and S3's): signatures and step times depend on it."""
     off: dict[str, float] = {}
-    asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("the gateway", f"{settings.gateway}/healthz", tls.of(settings).http()),
-        *((("S3", settings.s3, {}),) if settings.stored_in_s3 else ()),
+    asked: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
+        ("the gateway", f"{settings.gateway}/healthz", tls.of(settings).http),
+        *((("S3", settings.s3, lambda: {"verify": tls.of_s3()}),) if settings.stored_in_s3 else ()),
     )
-    for name, url, certified in asked:
+    for name, url, trusted in asked:
         try:
-            said = httpx.get(url, timeout=2.0, trust_env=False, **certified).headers.get("date")
-        except httpx.HTTPError:
+            said = httpx.get(url, timeout=2.0, trust_env=False, **trusted()).headers.get("date")
+        except (httpx.HTTPError, OSError):
             continue
         if said:
             off[name] = now() - parsedate_to_datetime(said).timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from holdfast import redact
+from holdfast import redact, tls
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import StorageLimits
@@ -36,7 +36,12 @@ class ObjectStore:
 
     def _error(self) -> str:
         try:
-            answer = httpx.head(self._endpoint, timeout=self._limits.s3_timeout_s, follow_redirects=False)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            answer = httpx.head(
+                self._endpoint,
+                timeout=self._limits.s3_timeout_s,
+                follow_redirects=False,
+                verify=tls.of_s3(),
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             return redact.passwords(f"{type(error).__name__} {error}")[:200]
         return f"status {answer.status_code}" if answer.status_code >= 500 else ""

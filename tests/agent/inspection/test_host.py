@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,7 @@ from holdfast.agent.inspection.steady import Steady
 from holdfast.models.alert import AlertKind
 from tests.agent.inspection.kit import LIMITS, HandClock, kinds, polls, steady
 from tests.agent.inspection.sysfs import write
+from tests.certificates import Authority
 
 
 class Script:
@@ -348,6 +350,24 @@ def test_any_answer_will_do(endpoint: ThreadingHTTPServer) -> None:
     for status, ok in ((200, True), (403, True), (503, False)):
         endpoint.status = status  # type: ignore[attr-defined]
         assert [sign.ok for sign in check.look()] == [ok]
+
+
+def test_an_endpoint_is_certified_by_the_authority_that_boto3_goes_by(
+    endpoint: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store with a certificate of the site's own authority is not away; one whose authority is not known is."""
+    authority = Authority(tmp_path)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(*authority.certify("s3", "127.0.0.1"))
+    endpoint.status = 200  # type: ignore[attr-defined]
+    endpoint.socket = serving.wrap_socket(endpoint.socket, server_side=True)
+    limits = LIMITS.storage.model_copy(update={"s3_timeout_s": 60.0})
+    check = ObjectStore(f"https://127.0.0.1:{endpoint.server_port}", limits)
+    seen = {}
+    for bundle in ("", str(authority.ca), str(tmp_path / "missing")):
+        monkeypatch.setenv("AWS_CA_BUNDLE", bundle)
+        (seen[bundle],) = [sign.ok for sign in check.look()]
+    assert list(seen.values()) == [False, True, False]
 
 
 def test_an_endpoint_that_is_away_is_told_at_the_second_look() -> None:
