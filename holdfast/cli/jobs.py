@@ -37,7 +37,13 @@ def resume(
 
 def stop(job: JobName, as_json: AsJson = False) -> None:
     """Stop a job; its checkpoints in S3 stay."""
-    _command(as_json, job, "stop", f"stopped. Its checkpoints stay: `holdfast checkpoints ls {job}`.")
+    _command(
+        as_json,
+        job,
+        "stop",
+        f"stopped. Its checkpoints stay (`holdfast checkpoints ls {job}`): `holdfast resume {job}` goes on from the newest; "
+        "submitted again it starts from zero.",
+    )
 
 
 def update(

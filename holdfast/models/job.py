@@ -55,11 +55,11 @@ class Parallelism(Given):
     together.
     """
 
-    tp: int = Field(1, ge=1)
-    pp: int = Field(1, ge=1)
-    cp: int = Field(1, ge=1)
-    ep: int = Field(1, ge=1)
-    order: str = Field("tp-cp-ep-dp-pp", description="Fastest first.")
+    tp: int = Field(1, ge=1, description="Ranks of a tensor-parallel group.")
+    pp: int = Field(1, ge=1, description="Pipeline stages.")
+    cp: int = Field(1, ge=1, description="Ranks of a context-parallel group.")
+    ep: int = Field(1, ge=1, description="Ranks of an expert-parallel group.")
+    order: str = Field("tp-cp-ep-dp-pp", description="How ranks are numbered: fastest first.")
 
     @model_validator(mode="after")
     def _order_names_each_once(self) -> Parallelism:
@@ -213,20 +213,32 @@ def _sizes(value: Any) -> Any:
 class JobSpec(Given):
     """The job as an engineer submits it (the job file)."""
 
-    name: JobName
+    name: JobName = Field(description="Lower-case letters, digits and '-'; commands name the job by it.")
     script: str = Field(description="Path of the training script inside the code directory.")
-    args: Arguments = ()
-    code: str = Field(".", description="Directory or git repository with the job's code.")
+    args: Arguments = Field((), description="Arguments of the script, a list.")
+    code: str = Field(
+        ".",
+        description="Directory with the job's code, seen from that of the job file; in a git repository what git does not "
+        "ignore counts.",
+    )
     machines: int = Field(
         ge=1,
         le=MOST_MACHINES,
         description="Machines that run ranks; {min, want, max} for a job that trains on with fewer and grows back.",
     )
     elastic: Elastic | None = Field(None, description="Written as `machines: {min, want, max}`.")
-    ranks_per_machine: int = Field(ge=1, le=MOST_RANKS_PER_MACHINE)
-    parallelism: Parallelism = Parallelism()
-    env: Environment = Field(default_factory=dict)
-    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    ranks_per_machine: int = Field(
+        ge=1, le=MOST_RANKS_PER_MACHINE, description="Ranks on each machine, usually one for each GPU."
+    )
+    parallelism: Parallelism = Field(
+        Parallelism(), description="Parallel groups of the ranks; data parallelism takes what is left."
+    )
+    env: Environment = Field(
+        default_factory=dict, description="Environment variables of the ranks, in addition to torchrun's."
+    )
+    checkpoint: CheckpointPolicy = Field(
+        CheckpointPolicy(), description="When the state is kept where, in how many copies."
+    )
     start_from: StartFrom | None = Field(
         None, description="The checkpoint from which the job starts while it has none of its own."
     )
@@ -251,7 +263,11 @@ class JobSpec(Given):
         description="Steps that the job may pass over because it fell twice at their data; the script asks "
         "`session.skips(step)`. 0: none.",
     )
-    mode: Mode = Mode.ACT
+    mode: Mode = Field(
+        Mode.ACT,
+        description="How far playbooks go: only report what they would do, act on what the policy file lists, or act. The "
+        "most careful of the job's own, the class's and the site's counts.",
+    )
     roles: dict[RoleName, RoleSpec] = Field(
         default_factory=dict, description="Kinds of process beside the ranks, by name."
     )
