@@ -41,8 +41,8 @@ def stop(job: JobName, as_json: AsJson = False) -> None:
         as_json,
         job,
         "stop",
-        f"stopped. Its checkpoints stay (`holdfast checkpoints ls {job}`): `holdfast resume {job}` goes on from the newest; "
-        "submitted again it starts from zero.",
+        f"stopped. Its checkpoints stay (`holdfast checkpoints ls {job}`): `holdfast resume {job}` goes on from the "
+        "newest; submitted again it starts from zero.",
     )
 
 

@@ -218,8 +218,8 @@ class JobSpec(Given):
     args: Arguments = Field((), description="Arguments of the script, a list.")
     code: str = Field(
         ".",
-        description="Directory with the job's code, seen from that of the job file; in a git repository what git does not "
-        "ignore counts.",
+        description="Directory with the job's code, seen from that of the job file; in a git repository what git does "
+        "not ignore counts.",
     )
     machines: int = Field(
         ge=1,
@@ -265,8 +265,8 @@ class JobSpec(Given):
     )
     mode: Mode = Field(
         Mode.ACT,
-        description="How far playbooks go: only report what they would do, act on what the policy file lists, or act. The "
-        "most careful of the job's own, the class's and the site's counts.",
+        description="How far playbooks go: only report what they would do, act on what the policy file lists, or act. "
+        "The most careful of the job's own, the class's and the site's counts.",
     )
     roles: dict[RoleName, RoleSpec] = Field(
         default_factory=dict, description="Kinds of process beside the ranks, by name."
