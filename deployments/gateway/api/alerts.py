@@ -38,7 +38,11 @@ def routes(gateway: Gateway) -> APIRouter:
         results = [await _one(gateway, sent, body.status) for sent in body.alerts]
         if body.truncatedAlerts:
             gateway.site.metrics.truncated.inc(body.truncatedAlerts)
-            log.warning("alertmanager left %d alerts out: set max_alerts: 0", body.truncatedAlerts)
+            log.warning(
+                "alertmanager left %d alerts out: group by more labels, or raise max_alerts (to %d at most)",
+                body.truncatedAlerts,
+                alertmanager.MAX_ALERTS,
+            )
         return {"results": results, "truncated": body.truncatedAlerts}
 
     return router
