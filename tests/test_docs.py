@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.models.alert import IncidentClass
 from holdfast.settings_table import table
-from tests import alert_kinds, code_map, job_file
+from tests import alert_kinds, code_map, job_file, metrics_page
 from tests.generated import Part
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +27,11 @@ def test_the_map_of_the_code_is_what_packages_say_of_themselves() -> None:
 @pytest.mark.parametrize("part", alert_kinds.PARTS, ids=lambda part: part.name)
 def test_the_tables_of_alert_kinds_are_the_declared_rows(part: Part) -> None:
     assert part.written == alert_kinds.written_by_code(part), "run: python -m tests.alert_kinds"
+
+
+@pytest.mark.parametrize("part", metrics_page.PARTS, ids=lambda part: part.name)
+def test_the_tables_of_metrics_are_the_registries(part: Part) -> None:
+    assert part.written == metrics_page.written_by_code(part), "run: python -m tests.metrics_page"
 
 
 def test_the_page_of_the_job_file_has_every_field() -> None:
