@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import typer
@@ -49,10 +50,15 @@ def _command(path: str, command: Any) -> str:
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
     usage = " ".join([path, *(_shown(each) for each in arguments)])
     text = [f"## `{usage}`", "", " ".join((command.help or "").split()), ""]
+    if explained := [each for each in arguments if each.help]:
+        text += ["| argument | meaning |", "|---|---|"]
+        text += [f"| `{_shown(each)}` | {_cell(each.help)} |" for each in explained]
+        text.append("")
     if options:
         text += ["| option | meaning |", "|---|---|"]
         text += [
-            f"| `{', '.join((*each.opts, *each.secondary_opts))}` | {_cell(each.help)} |" for each in options
+            f"| `{', '.join((*each.opts, *each.secondary_opts))}` | {_cell(each.help)}{_default(each)} |"
+            for each in options
         ]
         text.append("")
     return "\n".join(text)
@@ -61,6 +67,16 @@ def _command(path: str, command: Any) -> str:
 def _shown(argument: Any) -> str:
     name = str(argument.metavar or argument.name).upper().strip("[]")
     return name if argument.required else f"[{name}]"
+
+
+def _default(option: Any) -> str:
+    """Return the default of an option in a sentence; empty: there is none, or its help has it."""
+    if option.required:
+        return " Required."
+    value = option.default.value if isinstance(option.default, Enum) else option.default
+    if callable(value) or not value or value is True or "default" in (option.help or ""):
+        return ""
+    return f" Default: `{value:g}`." if isinstance(value, float) else f" Default: `{value}`."
 
 
 def _cell(text: str | None) -> str:
