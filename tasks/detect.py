@@ -40,8 +40,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> RecoveryCon
     Raises:
         UnknownError: no such incident or job.
         StaleError: the incident is closed, or a newer attempt works on it.
-        RefusedError: another incident of the job is being worked on, or this one by another run; or a job is to be
-            scaled that has ended, or that a person holds.
+        RefusedError: another incident of the job is being worked on, or this one by another run; a job is to be
+            scaled that has ended, or that a person holds; or what is asked for is not named (a version, a machine).
     """
     ctx = context()
     now = ctx.clock.now()
@@ -120,6 +120,13 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
         raise RefusedError(
             f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
         )
+    if incident_class is IncidentClass.CODE_UPDATE:
+        raise RefusedError(
+            "a code update is asked for with its version, which is stored first: `holdfast update "
+            f"{job.name} --code FOLDER` does both, and starts this playbook"
+        )
+    if incident_class is IncidentClass.PLANNED_MOVE and not request.machine:
+        raise RefusedError("incident.machine is empty: name the machine that the job is to leave")
     if request.machine and request.machine not in job.machines:
         raise UnknownError(
             f"incident.machine = {request.machine!r}: not in job {job.name} ({', '.join(job.machines)})"

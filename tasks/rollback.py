@@ -8,7 +8,8 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast import names
-from holdfast.errors import LimitError
+from holdfast.errors import LimitError, SettingsError
+from holdfast.models.alert import Alert
 from holdfast.operations import fleet
 from holdfast.policies.escalate import code, overtake
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -56,6 +57,11 @@ async def why_not_fetched(case: RecoveryContext) -> str:
     if case.stands or _begun_to_stop(case) or _trains_no_more(case):
         return ""
     version, job = _wanted(case), case.job_now()
+    if version is None:
+        return (
+            "nothing was changed: the request names no code version; "
+            f"`holdfast update {case.job} --code FOLDER` stores one and ships it"
+        )
     answers = await fleet.prepare_code(case.ctx, job, version, case.machines_now())
     silent = fleet.silent(answers)
     why = [f"{name}: {error}" for name, error in answers.items() if error is not None and name not in silent]
@@ -69,8 +75,8 @@ async def why_not_fetched(case: RecoveryContext) -> str:
 
 @task(task_run_name="update the code of {case.job}")
 async def apply_update(case: RecoveryContext) -> str:
-    """Switch to the version that the incident's alert names; return it."""
-    version = _wanted(case)
+    """Switch to the version that the incident's alert names; return it. Where none is named the present one stays."""
+    version = _wanted(case) or case.job_now().code_version
 
     async def act() -> dict[str, Any]:
         before = case.job_now().code_version
@@ -91,13 +97,16 @@ def _trains_no_more(case: RecoveryContext) -> bool:
     return overtake.ended(case.incident.alerts, case.broken_epoch)
 
 
-def _wanted(case: RecoveryContext) -> str:
-    """Return the version that the incident's alert names."""
-    return next(
-        names.require(names.VERSION, alert.evidence["version"])
-        for alert in case.incident.alerts
-        if "version" in alert.evidence
-    )
+def _wanted(case: RecoveryContext) -> str | None:
+    """Return the version that the incident's alert names; None: it names none, or what cannot be one."""
+    return next(filter(None, map(_named, case.incident.alerts)), None)
+
+
+def _named(alert: Alert) -> str | None:
+    try:
+        return names.require(names.VERSION, alert.evidence.get("version"))
+    except SettingsError:
+        return None
 
 
 async def _switch(case: RecoveryContext, version: str) -> None:

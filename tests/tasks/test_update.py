@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from holdfast.errors import HoldfastError, SilentError, UnavailableError
+from holdfast.errors import HoldfastError, RefusedError, SilentError, UnavailableError
 from holdfast.models.agent import PrepareCode
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.tasks import rollback
-from holdfast.tasks.recovery_context import RecoveryContext
+from holdfast.tasks import detect, rollback
+from holdfast.tasks.recovery_context import RecoveryContext, Request
 from tests.tasks.two_machines import JOB, case_of, running_job
 
 AWAY = UnavailableError("the store does not answer")
@@ -86,6 +86,37 @@ async def test_a_job_is_not_stopped_for_code_that_cannot_be_had(
     told, _ = await why(ctx, monkeypatch, {"m1": AWAY})
     assert "m1: the store does not answer" in told
     assert "trains on with v1" in told
+
+
+@pytest.mark.parametrize("evidence", [{"class": "code_update"}, {"class": "code_update", "version": "a b"}])
+async def test_a_request_without_a_version_changes_nothing(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, str]
+) -> None:
+    """A person's alert may name the class alone: the job trains on, whatever the playbook was started for."""
+    agents = Agents({})
+    monkeypatch.setattr(fleet, "ask", agents.ask)
+    asked = Alert(kind=AlertKind.MANUAL, job=JOB, epoch=1, at=1_000.0, evidence=evidence)
+    case = case_of(ctx, IncidentClass.CODE_UPDATE, asked)
+    told = await rollback.why_not_fetched.fn(case)
+    assert told.startswith("nothing was changed: the request names no code version")
+    assert agents.fetched == []
+    assert await rollback.apply_update.fn(case) == "v1"
+
+
+@pytest.mark.parametrize(
+    ("incident_class", "said"),
+    [
+        (IncidentClass.CODE_UPDATE, "holdfast update"),
+        (IncidentClass.PLANNED_MOVE, "incident.machine is empty"),
+    ],
+)
+def test_what_a_person_starts_without_what_it_is_about_is_refused(
+    ctx: Context, incident_class: IncidentClass, said: str
+) -> None:
+    """As the deployment is started in the Prefect UI for a job: no incident is opened, and nothing is tried again."""
+    with pytest.raises(RefusedError, match=said):
+        detect._open(ctx, Request(job=JOB), incident_class, 1_000.0)
+    assert ctx.ledger.incidents(job=JOB) == []
 
 
 async def test_a_machine_that_does_not_answer_is_no_reason(
