@@ -28,6 +28,10 @@ from holdfast.tasks.context import context
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 
 
+_OF_A_MACHINE = frozenset({IncidentClass.MACHINE_FAULT, IncidentClass.PLANNED_MOVE})
+"""Classes whose playbooks can do nothing for a person who names no machine."""
+
+
 def _run_name() -> str:
     request = task_run.parameters["request"]
     return f"take up {request.id or request.job}"
@@ -125,8 +129,8 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
             "a code update is asked for with its version, which is stored first: `holdfast update "
             f"{job.name} --code FOLDER` does both, and starts this playbook"
         )
-    if incident_class is IncidentClass.PLANNED_MOVE and not request.machine:
-        raise RefusedError("incident.machine is empty: name the machine that the job is to leave")
+    if incident_class in _OF_A_MACHINE and not request.machine:
+        raise RefusedError(f"incident.machine is empty: name the machine that job {job.name} is to leave")
     if request.machine and request.machine not in job.machines:
         raise UnknownError(
             f"incident.machine = {request.machine!r}: not in job {job.name} ({', '.join(job.machines)})"

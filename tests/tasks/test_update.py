@@ -108,6 +108,7 @@ async def test_a_request_without_a_version_changes_nothing(
     [
         (IncidentClass.CODE_UPDATE, "holdfast update"),
         (IncidentClass.PLANNED_MOVE, "incident.machine is empty"),
+        (IncidentClass.MACHINE_FAULT, "incident.machine is empty"),
     ],
 )
 def test_what_a_person_starts_without_what_it_is_about_is_refused(
