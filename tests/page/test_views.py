@@ -97,6 +97,17 @@ async def test_job_view_is_a_curve_with_incidents(kit: Kit) -> None:
     await kit.get("/v1/page/jobs/nobody", status=404)
 
 
+async def test_an_incident_links_to_its_run_where_prefect_has_one(kit: Kit) -> None:
+    """A playbook that ran without Prefect has no page there."""
+    await big_job(kit)
+    run = "8c2d9e2c-0b63-4c9a-9b0e-7f5a5f0e2a11"
+    kit.ledger.set_incident("gpt-1", flow_run_id=run)
+    kit.ledger.set_incident("gpt-2", flow_run_id="offline:host:41:1000.00")
+    linked = (await kit.get("/v1/page/incidents/gpt-1"))["flow_run"]
+    assert linked.endswith(f"/runs/flow-run/{run}")
+    assert (await kit.get("/v1/page/incidents/gpt-2"))["flow_run"] is None
+
+
 async def test_slow_machine_stands_out_in_its_phase(kit: Kit) -> None:
     """Its ranks, in the backward pass and so in the whole step, nowhere else."""
     await big_job(kit)

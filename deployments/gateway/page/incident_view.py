@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.overview import prefect_ui
+from holdfast.deployments.gateway.runs import offline
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
 from holdfast.policies.accounting.lost_time import account
@@ -29,7 +30,7 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
     until = incident.recovered_at or incident.closed_at or now
     since = incident.detected_at
     spent = account(incident_phases(incident, actions, since, until), since, until).by_phase()
-    ui = prefect_ui(gateway)
+    ui, run = prefect_ui(gateway), incident.flow_run_id
     alerts = ledger.alerts(incident_id)[::-1]
     following = {alert.key for alert in separate(alerts).echoes}
     return {
@@ -47,7 +48,7 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
             repair.model_dump(mode="json", exclude={"holder", "until"})
             for repair in ledger.repairs(incident_id=incident_id)
         ],
-        "flow_run": f"{ui}/runs/flow-run/{incident.flow_run_id}" if ui and incident.flow_run_id else None,
+        "flow_run": f"{ui}/runs/flow-run/{run}" if ui and run and not offline.is_offline(run) else None,
     }
 
 
