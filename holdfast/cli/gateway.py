@@ -174,9 +174,12 @@ class Gateway:
         """Give an evicted machine back to the pool."""
         return self._call("POST", f"/v1/machines/{machine}/release")
 
-    def incidents(self, job: str | None = None, state: str | None = None) -> list[Incident]:
-        """Return incidents, newest first."""
-        asked = {key: value for key, value in {"job": job, "state": state}.items() if value}
+    def incidents(
+        self, job: str | None = None, state: str | None = None, limit: int | None = None
+    ) -> list[Incident]:
+        """Return incidents, newest first; of many only so many of the newest, as the gateway has it by default."""
+        filters = {"job": job, "state": state, "limit": limit}
+        asked = {key: value for key, value in filters.items() if value}
         return [understood(Incident, row) for row in self._call("GET", "/v1/incidents", params=asked)]
 
     def incident(self, incident_id: str) -> dict[str, Any]:

@@ -11,18 +11,24 @@ from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
 from holdfast.cli.gateway import understood
-from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
+from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, say_aside, seconds, state
 from holdfast.models.alert import Incident, IncidentState
+
+MOST = 1000
+"""Incidents that the gateway lists at once."""
 
 
 def incidents(
     job: Annotated[str | None, typer.Option(help="Only of this job.", callback=checked(names.JOB))] = None,
     state_: Annotated[IncidentState | None, typer.Option("--state", help="Only in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=MOST, help=f"The newest so many, at most {MOST:,}.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List incidents, newest first."""
     with context.gateway() as gateway:
-        found = gateway.incidents(job, state_.value if state_ else None)
+        found = gateway.incidents(job, state_.value if state_ else None, limit)
+    if len(found) == limit:
+        say_aside(f"only the newest {limit} are listed (`--limit`)")
     if as_json:
         print_json(found)
         return

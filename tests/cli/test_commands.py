@@ -65,6 +65,16 @@ def test_every_listing_prints_json(cli: Cli, gateway: FakeGateway, command: str)
     assert json.loads(result.out)
 
 
+def test_a_listing_that_leaves_incidents_out_reports_it(cli: Cli, gateway: FakeGateway) -> None:
+    """On standard error, so that programs still read one JSON document."""
+    gateway.incidents = [INCIDENT, INCIDENT]
+    assert "newest" not in cli("incidents", "--limit", "3").err
+    cut = cli("incidents", "--limit", "2", "--json")
+    assert "only the newest 2 are listed" in cut.err
+    assert len(json.loads(cut.out)) == 2
+    assert cli("incidents", "--limit", "1001").status == 2
+
+
 @pytest.mark.parametrize(
     ("command", "facts"),
     [
