@@ -100,10 +100,15 @@ def stay(settings: Settings) -> None:
     _stop_services(settings.home)
 
 
-def down(where: Settings | Path, progress: Progress = print) -> None:
+def down(where: Settings | Path, progress: Progress = print, *, keep_machines: bool = False) -> None:
     """Stop services and machines; state stays. Harmless when nothing runs.
 
     Jobs that were running are noted as stopped: their machines are gone, their checkpoints in S3 stay.
+
+    Args:
+        where: settings, or the folder that keeps all state.
+        progress: takes one line per thing that is done.
+        keep_machines: stop the services alone; machines and their jobs go on.
 
     Raises:
         UnavailableError: something survived (named).
@@ -114,6 +119,8 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
     # First those who would see the machines die, and act; no setting is needed for it, and one may be wrong.
     if _stop_services(home):
         progress("services are stopped")
+    if keep_machines:
+        return
     settings = load(home) if isinstance(where, Path) else where
     driver = drivers.from_settings(settings)
     driver.withdraw()

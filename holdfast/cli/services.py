@@ -49,13 +49,21 @@ def up(
         control.stay(settings)
 
 
-def down(home: Home = None, as_json: AsJson = False) -> None:
+def down(
+    home: Home = None,
+    keep_machines: Annotated[
+        bool, typer.Option("--keep-machines", help="Stop the control plane alone: machines and jobs go on.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Stop the machines and the control plane; state stays for the next `holdfast up`."""
     folder = home.resolve() if home else settings_module.find_home()
     from holdfast.deployments.local import control  # noqa: PLC0415
 
-    control.down(folder, progress(as_json))
+    control.down(folder, progress(as_json), keep_machines=keep_machines)
     line = "down; state is kept: `holdfast up` brings the services and their history back"
+    if keep_machines:
+        line = "the control plane is down, machines go on: `holdfast up --machines 0` brings it back"
     tell(as_json, line, home=folder)
 
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from holdfast import envfile, secret, settings
-from holdfast.deployments.local import pidfile, ports, supervisor
+from holdfast import drivers, envfile, secret, settings
+from holdfast.deployments.local import control, pidfile, ports, supervisor
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import FIRST_DELAY_S, STOP_S, Keeper
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnavailableError
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
 from tests.deployments.worker_kit import ROOT, gone
@@ -200,6 +200,20 @@ def test_secret_is_on_no_command_line(tmp_path: Path) -> None:
     for each in embedded(Settings(home=tmp_path)):
         assert known not in " ".join(each.command)
         assert password not in " ".join(each.command)
+
+
+def test_machines_may_stay_when_the_control_plane_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their driver is not even asked; without the option it is."""
+
+    def asked(_: Settings) -> None:
+        raise UnavailableError("the driver was asked")
+
+    monkeypatch.setattr(drivers, "from_settings", asked)
+    control.down(tmp_path, lambda _: None, keep_machines=True)
+    with pytest.raises(UnavailableError, match="the driver was asked"):
+        control.down(tmp_path, lambda _: None)
 
 
 def test_choices_are_remembered_beside_what_is_there(tmp_path: Path) -> None:
