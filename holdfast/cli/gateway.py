@@ -178,7 +178,7 @@ class Gateway:
         self, job: str | None = None, state: str | None = None, limit: int | None = None
     ) -> list[Incident]:
         """Return incidents, newest first; of many only so many of the newest, as the gateway has it by default."""
-        filters = {"job": job, "state": state, "limit": limit}
+        filters = {"job": job, "state": state, "limit": str(limit) if limit else None}
         asked = {key: value for key, value in filters.items() if value}
         return [understood(Incident, row) for row in self._call("GET", "/v1/incidents", params=asked)]
 
