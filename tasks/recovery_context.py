@@ -26,7 +26,9 @@ class Request(Frozen):
     id: IncidentId | None = Field(None, description="Incident to work on. Empty: open a new one for JOB.")
     attempt: int = Field(1, ge=1, description="Grows with every run for the same incident.")
     job: JobName | None = Field(None, description="Job, when there is no incident yet.")
-    machine: MachineName | None = Field(None, description="Suspected machine, if you have one.")
+    machine: MachineName | None = Field(
+        None, description="Suspected machine, if you have one; machine-fault and planned-move need it."
+    )
     rank: Rank | None = Field(None, description="Suspected rank, if you have one.")
     reason: str = Field("", description="Why you start this; goes into the incident report.")
     last_good_step: int | None = Field(None, ge=0, description="Restore nothing newer than this step.")
