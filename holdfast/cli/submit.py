@@ -45,6 +45,8 @@ def submit(
     settings = context.settings()
     with Gateway.open(settings) as gateway:
         refuse_running(gateway, spec.name)
+        if former := former_step(gateway, spec.name):
+            progress(as_json)(_starts_over(spec, former))
         version = sources.store(settings, spec.name, code)
         cost = checkpoint_cost.of(spec)
         if not as_json:
@@ -87,6 +89,13 @@ def refuse_running(gateway: Gateway, name: str) -> None:
                 f"job {name!r} is {job.state.value} already: `holdfast stop {name}` first, "
                 "ship a change with `holdfast update`, or choose another name."
             )
+
+
+def former_step(gateway: Gateway, name: str) -> int:
+    """Return the step that the former job of this name came to; 0: there was none, or it made no step."""
+    if name not in {job.name for job in gateway.jobs()}:
+        return 0
+    return int(_status(gateway, name)["step"] or 0)
 
 
 def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
@@ -140,6 +149,16 @@ def script_error(incident: Incident) -> str:
             place = f" ({evidence['user_frame']})" if evidence.get("user_frame") else ""
             return f"{evidence['error_type']}: {evidence.get('message', '')}{place}"
     return ""
+
+
+def _starts_over(spec: JobSpec, former: int) -> str:
+    name, begin = spec.name, "zero" if spec.start_from is None else "its start_from"
+    return (
+        f"{name}: the former job of this name came to step {former}, and is not continued: this one starts from "
+        f"{begin}, and the retention soon keeps only its own checkpoints. To go on with the former one: `holdfast resume "
+        f"{name}` in place of submitting it again, or another name with `start_from: {{job: {name}}}`. "
+        f"`holdfast checkpoints pin {name} STEP` keeps a checkpoint of the former one."
+    )
 
 
 def _slow(spec: JobSpec, wait_s: float, logs: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli import sources
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
-from holdfast.models.job import JobSpec
+from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
 from holdfast.models.setback import Place, Setback
@@ -98,6 +98,19 @@ def test_every_act_is_told_as_json(
     assert result.status == told.get("status", 0)
     assert told.items() >= facts.items()
     assert told["message"]
+
+
+def test_a_submission_that_starts_over_names_what_is_not_continued(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """A name that was used does not go on; one whose job made no step has nothing to lose."""
+    assert "former job" not in cli("submit", str(job_file), "--wait", "0").out
+    for step, warned in ((0, False), (42, True)):
+        gateway.add_job(SPEC, JobState.STOPPED)
+        gateway.step = step
+        said = cli("submit", str(job_file), "--wait", "0").out
+        assert ("came to step 42, and is not continued: this one starts from zero" in said) is warned
+        assert ("`holdfast resume gpt`" in said) is warned
 
 
 def test_a_submission_is_told_as_json(
