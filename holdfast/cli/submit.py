@@ -155,8 +155,9 @@ def _starts_over(spec: JobSpec, former: int) -> str:
     name, begin = spec.name, "zero" if spec.start_from is None else "its start_from"
     return (
         f"{name}: the former job of this name came to step {former}, and is not continued: this one starts from "
-        f"{begin}, and the retention soon keeps only its own checkpoints. To go on with the former one: `holdfast resume "
-        f"{name}` in place of submitting it again, or another name with `start_from: {{job: {name}}}`. "
+        f"{begin}, and the retention soon keeps only its own checkpoints. To go on with the former one: "
+        f"`holdfast resume {name}` in place of submitting it again, or another name with "
+        f"`start_from: {{job: {name}}}`. "
         f"`holdfast checkpoints pin {name} STEP` keeps a checkpoint of the former one."
     )
 
