@@ -28,6 +28,8 @@ from holdfast.tasks.context import context
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 
 
+_WITHOUT_MACHINES = frozenset({JobState.DONE, JobState.STOPPED, JobState.SCALED_TO_ZERO})
+"""States of jobs that gave their machines back."""
 _OF_A_MACHINE = frozenset({IncidentClass.MACHINE_FAULT, IncidentClass.PLANNED_MOVE})
 """Classes whose playbooks can do nothing for a person who names no machine."""
 
@@ -123,6 +125,12 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
         # As for a person's request: a schedule may outlive its job, and ends no one's hold.
         raise RefusedError(
             f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
+        )
+    if incident_class is not IncidentClass.SCALE_JOB and job.state in _WITHOUT_MACHINES:
+        # Its machines may serve other jobs by now.
+        raise RefusedError(
+            f"job {job.name} is {job.state}: there is nothing to recover. One that was stopped goes on by "
+            f"`holdfast resume {job.name}`, one at zero by `holdfast scale {job.name} N`"
         )
     if incident_class is IncidentClass.CODE_UPDATE:
         raise RefusedError(

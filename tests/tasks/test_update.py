@@ -11,6 +11,7 @@ from prefect.logging import disable_run_logger
 from holdfast.errors import HoldfastError, RefusedError, SilentError, UnavailableError
 from holdfast.models.agent import PrepareCode
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
@@ -118,6 +119,17 @@ def test_what_a_person_starts_without_what_it_is_about_is_refused(
     with pytest.raises(RefusedError, match=said):
         detect._open(ctx, Request(job=JOB), incident_class, 1_000.0)
     assert ctx.ledger.incidents(job=JOB) == []
+
+
+@pytest.mark.parametrize("state", [JobState.DONE, JobState.STOPPED, JobState.SCALED_TO_ZERO])
+def test_a_job_that_gave_its_machines_back_is_not_recovered_by_hand(ctx: Context, state: JobState) -> None:
+    """Checks would run on machines that serve others, and its ranks would start again although a person stopped it."""
+    ctx.ledger.set_job(JOB, state=state)
+    with pytest.raises(RefusedError, match=f"is {state.value}: there is nothing to recover"):
+        detect._open(ctx, Request(job=JOB), IncidentClass.JOB_CRASH, 1_000.0)
+    assert ctx.ledger.incidents(job=JOB) == []
+    ctx.ledger.set_job(JOB, state=JobState.FAILED)
+    assert detect._open(ctx, Request(job=JOB), IncidentClass.JOB_CRASH, 1_000.0).job == JOB
 
 
 async def test_a_machine_that_does_not_answer_is_no_reason(
