@@ -363,7 +363,7 @@ def test_an_endpoint_is_certified_by_the_authority_that_boto3_goes_by(
     endpoint.socket = serving.wrap_socket(endpoint.socket, server_side=True)
     limits = LIMITS.storage.model_copy(update={"s3_timeout_s": 60.0})
     check = ObjectStore(f"https://127.0.0.1:{endpoint.server_port}", limits)
-    seen = {}
+    seen: dict[str, bool] = {}
     for bundle in ("", str(authority.ca), str(tmp_path / "missing")):
         monkeypatch.setenv("AWS_CA_BUNDLE", bundle)
         (seen[bundle],) = [sign.ok for sign in check.look()]
