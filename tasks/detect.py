@@ -27,7 +27,6 @@ from holdfast.tasks import firing, lease, returned
 from holdfast.tasks.context import context
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 
-
 _WITHOUT_MACHINES = frozenset({JobState.DONE, JobState.STOPPED, JobState.SCALED_TO_ZERO})
 """States of jobs that gave their machines back."""
 _OF_A_MACHINE = frozenset({IncidentClass.MACHINE_FAULT, IncidentClass.PLANNED_MOVE})
