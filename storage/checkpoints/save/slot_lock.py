@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,25 @@ class LockedMap(mmap.mmap):
     """A mapping that has a part in the lock of its file."""
 
     lock: Lock
+    pinned: Callable[[], object] | None = None
+    """Ends the registration of its pages with CUDA; None: they have none."""
+
+    def unpin(self) -> None:
+        """End the registration of its pages, which must not outlive the mapping.
+
+        CUDA would keep the old pages, and take them for those of the next mapping at the same address.
+        """
+        if (end := self.pinned) is not None:
+            self.pinned = None
+            end()
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self.unpin()
+        super().close()
+
+    def __del__(self) -> None:
+        self.unpin()
 
 
 class Lock:

@@ -9,15 +9,20 @@ backward; the optimizer step waits only for the own rank's copy).
 from __future__ import annotations
 
 import ctypes
-import mmap
+import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from holdfast.storage.checkpoints.save.slot_lock import LockedMap
 
 STRETCH_BYTES = 4 << 20
 """Taken by one thread at a time."""
@@ -230,18 +235,32 @@ class DeviceCopy:
             event.synchronize()
 
 
-def pin(buffer: mmap.mmap) -> None:
+def pin(buffer: LockedMap) -> None:
     """Register mapped pages with CUDA, without which a copy into them would not be asynchronous.
 
-    A failure (no such right, a limit on locked memory) only makes the copy slower.
+    The registration ends with the mapping. A failure (no such right, a limit on locked memory) only makes the copy
+    slower.
     """
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    _cuda_runtime().cudaHostRegister(address, len(buffer), 0)
+    if int(_cuda_runtime().cudaHostRegister(address, len(buffer), 0)):
+        _take_error()
+    else:
+        buffer.pinned = partial(_unpin, address, os.getpid())
 
 
-def unpin(buffer: mmap.mmap) -> None:
-    """End what :func:`pin` began, before the pages are unmapped."""
-    _cuda_runtime().cudaHostUnregister(ctypes.addressof(ctypes.c_char.from_buffer(buffer)))
+def _unpin(address: int, owner: int, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    """End what :func:`pin` began in the process ``owner``. A fork of it has no part in that; its end does so too."""
+    if not ending() and os.getpid() == owner and int(_cuda_runtime().cudaHostUnregister(address)):
+        _take_error()
+
+
+def _take_error() -> None:
+    """Take the error of a call to CUDA's runtime that failed: it would be raised by the next kernel of this thread.
+
+    Torch has no call that returns it. The launch of a kernel raises it, and it is taken by that.
+    """
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda").add_(1)
 
 
 def _cuda_runtime() -> Any:

@@ -19,7 +19,7 @@ from holdfast.storage.checkpoints.save import buffers, slot_files, slot_lock
 from holdfast.storage.checkpoints.save.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.save.collector import Collector, Contents
 from holdfast.storage.checkpoints.save.prepared import ALL_STEADY, Prepared, Steady, Target
-from holdfast.storage.checkpoints.save.transfer import DeviceLane, Transfer, copy_all, pin, unpin
+from holdfast.storage.checkpoints.save.transfer import DeviceLane, Transfer, copy_all, pin
 
 
 @dataclass(frozen=True)
@@ -260,11 +260,10 @@ class ShardWriter:
     def _slot(self, path: Path) -> _Slot:
         slot = self._slots.get(path)
         if slot is None or slot.buf.lock.is_shared():
-            on_device = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-            if on_device and slot is not None:
-                unpin(slot.buf)
+            if slot is not None:
+                slot.buf.unpin()
             buf = slot_files.create_locked(path, self.file_nbytes, self.owner.epoch)
-            if on_device:
+            if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 pin(buf)
             buffers.begin(buf)
             slot = self._slots[path] = _Slot(path, buf, self._carve(buf))
