@@ -24,12 +24,15 @@ _AT_RESTORE = frozenset(
 )
 _OF_TORCH = "loading state_dict"
 _NO_ANSWER = ("UnavailableError", "SilentError")
+_OF_DEVICES = frozenset({"gpu", "gpu_memory", "nccl"})
+"""Causes by which the state could not be brought to a GPU, whatever the error that reports it."""
 
 
 def reason(report: Mapping[str, Any] | None) -> str:
     """Return why the state could not be loaded, in the rank's words; empty when it ended for another reason.
 
-    A store that does not answer, or a peer that is gone, is no evidence about the state.
+    A store that does not answer, a peer that is gone, or a GPU that fails or has no memory left is no evidence about
+    the state: an older one would lose steps, and meet the same.
 
     Args:
         report: last error of the rank: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
@@ -43,6 +46,6 @@ def reason(report: Mapping[str, Any] | None) -> str:
     if kind not in _AT_RESTORE and not (kind == "RuntimeError" and _OF_TORCH in message):
         return ""
     found = last_words.said(known)
-    if found is not None and found.pattern.cascade:
+    if found is not None and (found.pattern.cascade or found.pattern.cause in _OF_DEVICES):
         return ""
     return message if kind == "CheckpointError" else f"{kind}: {message}"

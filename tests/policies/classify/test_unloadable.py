@@ -44,6 +44,23 @@ from holdfast.policies.classify.unloadable import reason
             "",
         ),
         ({"error_type": "RuntimeError", "message": "CUDA out of memory", "restoring": True}, ""),
+        # As our loader reports what fails while it makes room, on this rank and on the others.
+        (
+            {
+                "error_type": "CheckpointError",
+                "message": "step 40 in the ranks' shards: CUDA out of memory. Tried to allocate 2.00 GiB",
+                "restoring": True,
+            },
+            "",
+        ),
+        (
+            {
+                "error_type": "CheckpointError",
+                "message": "rank 3: shard /dev/shm/a.shard: CUDA error: uncorrectable ECC error encountered",
+                "restoring": True,
+            },
+            "",
+        ),
         ({"error_type": "ValueError", "message": "Connection closed by peer [::1]", "restoring": True}, ""),
     ],
 )
