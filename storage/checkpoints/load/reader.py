@@ -32,6 +32,8 @@ from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 from holdfast.storage.checkpoints.save import buffers
 from holdfast.storage.checkpoints.save.writer import tensor_view
 
+_OF_DEVICES = (torch.OutOfMemoryError, torch.AcceleratorError)
+"""A GPU fails, or is full: no other checkpoint would do better."""
 Template = Callable[[Metadata], dict[str, Any]]
 """Given what a checkpoint holds, the nested dictionaries to load it into (tensors are filled in place)."""
 
@@ -47,6 +49,7 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
     Raises:
         UncoveredError: an element of the state is not in it; nothing was copied.
         CheckpointError: missing, torn, changed, or not made for such a state.
+        RuntimeError: as torch raises it: the device failed, or has no memory left.
     """
     try:
         if not path.is_dir():
@@ -57,6 +60,8 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
             warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
             dcp_load(state, storage_reader=reader, planner=SafeLoadPlanner())
     except (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        if isinstance(_cause(error), _OF_DEVICES):
+            raise
         kind = type(_cause(error)) if isinstance(_cause(error), CheckpointError) else CheckpointError
         raise kind(
             f"checkpoint {path}: {_first_line(error)}. The state given to Session.restore() must have "

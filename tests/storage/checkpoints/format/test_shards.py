@@ -100,6 +100,17 @@ def test_a_damaged_shard_is_not_loaded(tmp_path: Path) -> None:
         reader.load(path, into(state()))
 
 
+def test_a_gpu_without_memory_is_no_fault_of_the_checkpoint(tmp_path: Path) -> None:
+    """No other checkpoint would fit either: the error stays what it is."""
+    path = save(writer(tmp_path, state()), state(), 4)
+
+    def full(_: Metadata) -> dict[str, Any]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        reader.load(path, full)
+
+
 def test_a_key_that_was_not_saved_is_named(tmp_path: Path) -> None:
     """A state that does not fit says which key is missing."""
     path = save(writer(tmp_path, state()), state(), 4)
