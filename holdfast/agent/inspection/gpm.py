@@ -34,14 +34,19 @@ class Gpm:
         """
         if not nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
             return None
-        before, now = self._last.pop(index, None), nvml.nvmlGpmSampleAlloc()
+        now = nvml.nvmlGpmSampleAlloc()
         try:
             nvml.nvmlGpmSampleGet(gpu, now)
-            return _between(nvml, before, now) if before is not None else None
+        except nvml.NVMLError:
+            nvml.nvmlGpmSampleFree(now)  # there is nothing in it to compare with
+            raise
+        before, self._last[index] = self._last.get(index), now
+        if before is None:
+            return None
+        try:
+            return _between(nvml, before, now)
         finally:
-            self._last[index] = now
-            if before is not None:
-                nvml.nvmlGpmSampleFree(before)
+            nvml.nvmlGpmSampleFree(before)
 
 
 def _between(nvml: Any, before: Any, now: Any) -> Load | None:

@@ -108,7 +108,7 @@ class Nvml:
     def _one(self, nvml: Any, index: int) -> GpuReading:
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-            known = {name: _answer(nvml, partial(ask, nvml, gpu)) for name, ask in _QUESTIONS.items()}
+            known = _answers(nvml, gpu)
             links = tuple(_links(nvml, gpu))
         except nvml.NVMLError as error:
             return GpuReading(index=index, error=str(error), lost=is_lost(nvml, error))
@@ -132,8 +132,26 @@ def bus_address(bus_id: Any) -> str:
     return f"{domain[-4:]}:{rest.partition('.')[0]}"
 
 
-def _answer(nvml: Any, question: Callable[[], Any]) -> Any:
+def _answers(nvml: Any, gpu: Any) -> dict[str, Any]:
+    """Return the answers to all questions; None to those that the device does not support.
+
+    Raises:
+        NVMLError: the GPU is lost, or answers nothing but its address for an unknown reason.
+    """
+    known: dict[str, Any] = {}
+    unknown: list[Exception] = []
+    for name, ask in _QUESTIONS.items():
+        known[name] = _answer(nvml, partial(ask, nvml, gpu), unknown)
+    if unknown and all(answer is None for name, answer in known.items() if name != "pci"):
+        raise unknown[0]
+    return known
+
+
+def _answer(nvml: Any, question: Callable[[], Any], unknown: list[Exception] | None = None) -> Any:
     """Return the answer; None when the device does not support the question.
+
+    An unknown error is added to ``unknown``: at a single question it is no loss, healthy GPUs have some that their
+    driver answers by it.
 
     Raises:
         NVMLError: the GPU is lost.
@@ -141,7 +159,10 @@ def _answer(nvml: Any, question: Callable[[], Any]) -> Any:
     try:
         return question()
     except nvml.NVMLError as error:
-        if is_lost(nvml, error):
+        if error.value == nvml.NVML_ERROR_UNKNOWN:
+            if unknown is not None:
+                unknown.append(error)
+        elif is_lost(nvml, error):
             raise
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -49,14 +50,16 @@ class XidEvents:
         if self._set is not None:
             return True
         try:
-            events = nvml.nvmlEventSetCreate()
-            for index in range(nvml.nvmlDeviceGetCount()):
-                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-                nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
-        except nvml.NVMLError:  # a GPU without events, or lost already: its presence is watched elsewhere
+            count, events = nvml.nvmlDeviceGetCount(), nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
             return False
-        self._set = events
-        return True
+        registered = [_registers(nvml, index, events) for index in range(count)]
+        if any(registered):
+            self._set = events
+            return True
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlEventSetFree(events)  # it holds descriptors, and the next poll makes another one
+        return False
 
 
 def xid_alert(machine: str, code: int, pci: str, at: float, evidence: dict[str, Any]) -> Alert:
@@ -70,6 +73,16 @@ def xid_alert(machine: str, code: int, pci: str, at: float, evidence: dict[str, 
         fingerprint=f"xid:{machine}:{code}:{pci}",
         evidence=known | evidence,
     )
+
+
+def _registers(nvml: Any, index: int, events: Any) -> bool:
+    """Have the events of a GPU come; return False for one that has none, or is lost: that is watched elsewhere."""
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
+    except nvml.NVMLError:
+        return False
+    return True
 
 
 def _next(nvml: Any, events: Any) -> Any:

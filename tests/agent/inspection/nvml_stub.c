@@ -1,7 +1,8 @@
 /* A libnvidia-ml.so.1 whose GPUs are lines of a file, read anew at every call.
  *
  * NVML_STUB names the file. Lines: "count 2", "0.temperature 60", "0.nvlink.3.state 1", "0.error 15" (every call on
- * GPU 0 returns 15), "init 9" (nvmlInit returns 9), "event 1 79" (Xid 79 of GPU 0; the first word counts events).
+ * GPU 0 returns 15), "0.replays.error 999" (this one does), "0.register_error 3" (it has no events), "init 9"
+ * (nvmlInit returns 9), "event 1 0 79" (the first event: Xid 79 of GPU 0).
  * What no line names is not supported. Structures and codes are those of nvml.h.
  */
 #include <stdio.h>
@@ -35,6 +36,8 @@ static int ask(device gpu, const char *what, long long *value) {
     char key[160];
     long long code;
     snprintf(key, sizeof key, "%d.error", gpu->index);
+    if (get(key, &code)) return (int)code;
+    snprintf(key, sizeof key, "%d.%s.error", gpu->index, what);
     if (get(key, &code)) return (int)code;
     snprintf(key, sizeof key, "%d.%s", gpu->index, what);
     return get(key, value) ? SUCCESS : NOT_SUPPORTED;
@@ -189,11 +192,16 @@ typedef struct {
     unsigned gpuInstanceId, computeInstanceId;
 } event_t;
 static long long events_seen;
-int nvmlEventSetCreate(void **set) { *set = &events_seen; return SUCCESS; }
-int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+static int event_sets;
+int stub_event_sets(void) { return event_sets; }
+int nvmlEventSetCreate(void **set) { *set = &events_seen; event_sets++; return SUCCESS; }
+int nvmlEventSetFree(void *set) { (void)set; event_sets--; return SUCCESS; }
 int nvmlDeviceRegisterEvents(device gpu, unsigned long long types, void *set) {
-    (void)gpu, (void)types, (void)set;
-    return SUCCESS;
+    char key[64];
+    long long code;
+    (void)types, (void)set;
+    snprintf(key, sizeof key, "%d.register_error", gpu->index);
+    return get(key, &code) ? (int)code : SUCCESS;
 }
 int nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout_ms) {
     const char *path = getenv("NVML_STUB");
@@ -229,7 +237,12 @@ int nvmlGpmQueryDeviceSupport(device gpu, gpm_support_t *out) {
 typedef struct { int index; } sample_t;
 int nvmlGpmSampleAlloc(sample_t **out) { *out = calloc(1, sizeof(sample_t)); return SUCCESS; }
 int nvmlGpmSampleFree(sample_t *sample) { free(sample); return SUCCESS; }
-int nvmlGpmSampleGet(device gpu, sample_t *sample) { sample->index = gpu->index; return SUCCESS; }
+int nvmlGpmSampleGet(device gpu, sample_t *sample) {
+    long long ignored;
+    int code = ask(gpu, "sample", &ignored);
+    sample->index = gpu->index;
+    return code == NOT_SUPPORTED ? SUCCESS : code;
+}
 typedef struct {
     unsigned id;
     int code;

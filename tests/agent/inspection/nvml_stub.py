@@ -33,7 +33,8 @@ class StubGpus:
 
     def __init__(self, path: Path, count: int = 2) -> None:
         self.path = path
-        self._values: dict[str, int] = {"count": count}
+        self.values: dict[str, int] = {"count": count}
+        """Read by the library."""
         self._events: list[str] = []
         for index in range(count):
             self.gpu(
@@ -64,9 +65,9 @@ class StubGpus:
         """Set values of the library (``count``, ``init``); None takes one away."""
         for name, value in values.items():
             if value is None:
-                self._values.pop(name, None)
+                self.values.pop(name, None)
             else:
-                self._values[name] = value
+                self.values[name] = value
         self._write()
 
     def gpu(self, index: int, **values: int | None) -> None:
@@ -82,7 +83,7 @@ class StubGpus:
         self._write()
 
     def _write(self) -> None:
-        lines = [f"{name} {value}" for name, value in self._values.items()] + self._events
+        lines = [f"{name} {value}" for name, value in self.values.items()] + self._events
         new = self.path.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n")
         new.rename(self.path)

@@ -58,6 +58,17 @@ def test_gpus_that_do_not_tell_are_not_known(gpus: StubGpus, machine: Machine) -
     assert machine.look() == Vitals()
 
 
+def test_a_sample_that_failed_is_compared_with_nothing(gpus: StubGpus, machine: Machine) -> None:
+    """The next load is that since the last sample that the GPU gave."""
+    for gpu in range(2):
+        gpus.gpu(gpu, sm=90, tensor=40)
+    machine.look()
+    gpus.gpu(1, sample__error=10)
+    assert machine.look() == Vitals(gpu_busy=0.99)
+    gpus.gpu(1, sample__error=None)
+    assert machine.look() == Vitals(gpu_busy=0.99, sm_active=0.9, tensor_active=0.4)
+
+
 def test_traffic_of_all_ports(machine: Machine) -> None:
     """InfiniBand counts words of four bytes; without ports nothing is known, after a reset nothing has grown."""
     assert machine.look().traffic_bytes_s is None

@@ -102,6 +102,22 @@ def test_lost_gpu_is_sure_and_reported_once(watched: Watched, code: int) -> None
     assert finding.sure
 
 
+def test_one_unknown_error_is_no_loss(watched: Watched) -> None:
+    """Healthy GPUs answer a question or two by it (999), under one driver or another."""
+    assert watched.lasting(replays__error=999, nvlink__0__state__error=999) == []
+    [finding] = watched.detector.inspect()
+    assert finding.ok
+    reading = (Nvml().read() or [])[1]
+    assert (reading.error, reading.pcie_replays, reading.temperature_c) == ("", None, 60)
+
+
+def test_a_gpu_that_answers_its_address_alone_is_lost(watched: Watched) -> None:
+    """The library knows the address by itself."""
+    names = [name for name in watched.gpus.values if name.startswith("1.")]
+    watched.gpus.set(**{f"{name}.error": 999 for name in names})
+    assert kinds(watched.after()) == [AlertKind.GPU_LOST]
+
+
 def test_other_errors_are_no_loss(watched: Watched) -> None:
     """A missing permission (4) or a busy driver would else cost the machine; it is told when it lasts."""
     [alert] = watched.lasting(handle_error=4)

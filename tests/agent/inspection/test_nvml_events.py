@@ -8,6 +8,7 @@ from holdfast.agent.inspection.kernel_log import KernelLog
 from holdfast.agent.inspection.nvml import Nvml
 from holdfast.agent.inspection.nvml_events import XidEvents
 from holdfast.models.alert import AlertKind
+from tests.agent.inspection import nvml_stub
 from tests.agent.inspection.kit import LIMITS
 from tests.agent.inspection.nvml_stub import StubGpus
 
@@ -44,3 +45,21 @@ def test_the_kernel_logs_alert_of_the_same_xid_is_the_same_signal(gpus: StubGpus
     gpus.event(0, 79)
     log.write_text("NVRM: Xid (PCI:0000:3b:00): 79, pid=12, name=python, GPU has fallen off the bus.\n")
     assert [alert.fingerprint for alert in events.poll()] == [alert.fingerprint for alert in kernel.poll()]
+
+
+def test_a_gpu_without_events_takes_none_from_the_others(gpus: StubGpus) -> None:
+    """It is partitioned, virtual, or lost."""
+    gpus.gpu(1, register_error=3)
+    events = XidEvents("m0", 2.0, Nvml())
+    assert events.poll() == []
+    gpus.event(0, 48)
+    assert [alert.evidence["xid"] for alert in events.poll()] == [48]
+
+
+def test_polls_without_any_event_source_leave_nothing_behind(gpus: StubGpus) -> None:
+    """Each set of events that the library makes holds descriptors of the agent."""
+    gpus.gpu(0, register_error=3)
+    gpus.gpu(1, register_error=3)
+    events, before = XidEvents("m0", 2.0, Nvml()), nvml_stub.load().stub_event_sets()
+    assert [events.poll() for _ in range(3)] == [[]] * 3
+    assert nvml_stub.load().stub_event_sets() == before
