@@ -26,16 +26,33 @@ _LATER = re.compile(
     "(OMP_NUM_THREADS|TORCHINDUCTOR_CACHE_DIR|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONPYCACHEPREFIX"
     "|PYTHONNOUSERSITE)$"
 )
+_OF_ALLOCATOR = re.compile(r"PYTORCH_(CUDA_|HIP_)?ALLOC_CONF$")
+_CHOSEN_AT_LOAD = "backend:"
+"""The one of its options by which torch chooses the allocator itself; it refuses to go on with another one later."""
 _MAIN = "from holdfast.agent.ranks import own_interpreter; own_interpreter.main()"
 
 
 def needed(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
     """Return the variables of ``wanted`` that only a new interpreter goes by, ``present`` being this one's."""
     return sorted(
-        name
-        for name, value in wanted.items()
-        if _AT_LOAD.match(name) and not _LATER.match(name) and present.get(name) != value
+        name for name, value in wanted.items() if _comes_too_late(name, value) and present.get(name) != value
     )
+
+
+def _comes_too_late(name: str, value: str) -> bool:
+    if _OF_ALLOCATOR.match(name):
+        return _CHOSEN_AT_LOAD in value.replace(" ", "")
+    return _AT_LOAD.match(name) is not None and _LATER.match(name) is None
+
+
+def lost_cuda() -> bool:
+    """Return whether a module that the fork server loaded asked for the GPUs there: torch refuses them in a fork then.
+
+    None that is loaded without a setting does (``preload``); others, of a site's own choice, may.
+    """
+    of_torch = getattr(sys.modules.get("torch"), "_C", None)
+    refused = getattr(of_torch, "_cuda_isInBadFork", None)
+    return refused is not None and bool(refused())
 
 
 def enter(order: Mapping[str, Any]) -> NoReturn:

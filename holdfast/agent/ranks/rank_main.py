@@ -35,6 +35,10 @@ NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARS = 4000
+_LOST_CUDA = (
+    "a module that the agent loads in advance (setting preload) uses CUDA as it is loaded: this rank loads Python "
+    "and its libraries by itself, which takes seconds at each start. Take that module out of the setting."
+)
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,11 @@ def go_on(told: dict[str, Any]) -> None:
 
 def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; report an uncaught exception to the agent first."""
-    if own_interpreter.needed(order.env, os.environ):
+    if (lost := own_interpreter.lost_cuda()) or own_interpreter.needed(order.env, os.environ):
         _redirect(order.log)  # the loader may complain
+        if lost:
+            sys.stderr.write(f"holdfast: {_LOST_CUDA}\n")
+            sys.stderr.flush()
         own_interpreter.enter(dataclasses.asdict(order))
     _orders.append(order)
     epoch_groups.join(order.group)

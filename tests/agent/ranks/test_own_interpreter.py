@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,13 @@ note.with_suffix(".new").rename(note)
         ({"MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}, {}, ["MKL_NUM_THREADS"]),
         # Read later, or set for every rank.
         ({"TORCHINDUCTOR_CACHE_DIR": "/x", "TORCH_FR_BUFFER_SIZE": "9", "TORCH_NCCL_X": "1"}, {}, []),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, {}, ["PYTORCH_CUDA_ALLOC_CONF"]),
+        (
+            {"PYTORCH_ALLOC_CONF": "expandable_segments:True, backend: cudaMallocAsync"},
+            {},
+            ["PYTORCH_ALLOC_CONF"],
+        ),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {}, []),
         ({"PYTORCH_CUDA_ALLOC_CONF": "x", "NCCL_DEBUG": "INFO", "TORCH_HOME": "/x"}, {}, []),
         ({"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "0", "TORCHELASTIC_RUN_ID": "x"}, {}, []),
     ],
@@ -50,6 +58,22 @@ def test_only_variables_that_come_too_late(
     wanted: dict[str, str], present: dict[str, str], expected: list[str]
 ) -> None:
     assert own_interpreter.needed(wanted, present) == expected
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_gpus_that_a_fork_may_not_use_take_a_new_interpreter(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """As torch reports it where it is built for CUDA."""
+    built = SimpleNamespace(_cuda_isInBadFork=lambda: asked)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=built))
+    assert own_interpreter.lost_cuda() is asked
+
+
+@pytest.mark.parametrize("torch", [None, SimpleNamespace(), SimpleNamespace(_C=SimpleNamespace())])
+def test_without_cuda_there_is_none_to_lose(monkeypatch: pytest.MonkeyPatch, torch: object) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert not own_interpreter.lost_cuda()
 
 
 @pytest.mark.e2e
