@@ -40,6 +40,8 @@ TURNS_SHARE = 0.6
 STAY_S = 1.0
 """How long a process waits for another check before it ends."""
 _POLL_S = 0.005
+_NO_FAULT = ("is too old", "No CUDA GPUs are available", "Found no NVIDIA driver")
+"""Torch's reasons for not using GPUs that are no fault of theirs: the job's image, or what it may see."""
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _GIVEN = os.environ.get(_INTERFACE, "")
 """The site's own choice, as it was before any check."""
@@ -290,10 +292,27 @@ def _exchanged(
 
 
 def gpus() -> int:
-    """Return how many GPUs torch sees."""
+    """Return how many GPUs torch sees.
+
+    Raises:
+        RuntimeError: torch can use none of those that the driver shows; as torch reports it. Ranks could not either, and
+            a check of the processors in their place would find the machine well.
+    """
     import torch  # noqa: PLC0415
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    if torch.version.cuda is None:
+        return 0
+    from holdfast.agent.diagnostics import machine_state  # noqa: PLC0415  (without it a check is ready sooner)
+
+    if machine_state.visible_gpus():
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if not any(each in str(error) for each in _NO_FAULT):
+                raise
+    return 0
 
 
 def take_gpu(index: int) -> torch.device:

@@ -41,11 +41,7 @@ def _device(part: Part) -> torch.device:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    if torch.cuda.is_available() and part.rank < torch.cuda.device_count():
-        device = torch.device("cuda", part.rank)
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cpu")
+    return collectives.take_gpu(part.rank) if part.rank < collectives.gpus() else torch.device("cpu")
 
 
 def kind_of(device: torch.device) -> str:

@@ -8,12 +8,17 @@ and a change that cannot be reverted is a finding.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from holdfast.models.alert import Finding
 from holdfast.models.base import Frozen
+
+_DEVICE = re.compile(r" *(?:\d{1,4} *$|GPU-|MIG-)")
+"""One that a process may see; CUDA ignores all from the first other word on (``-1``, Slurm's ``NoDevFiles``)."""
 
 
 class GpuState(Frozen):
@@ -80,7 +85,7 @@ def visible_gpus() -> int:
     except nvml.NVMLError:
         return 0
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if shown is None else min(count, sum(bool(each.strip()) for each in shown.split(",")))
+    return count if shown is None else min(count, len([*itertools.takewhile(_DEVICE.match, shown.split(","))]))
 
 
 class NvmlSettings:

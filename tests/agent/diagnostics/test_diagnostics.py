@@ -99,7 +99,10 @@ async def test_all_gpus_of_a_machine_that_serves_no_job_take_part(
     assert [(part.rank, part.size) for part in forks.parts] == [(rank, ranks) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("shown", "seen"), [(None, 8), ("", 0), ("3", 1), ("0,1,2", 3)])
+@pytest.mark.parametrize(
+    ("shown", "seen"),
+    [(None, 8), ("", 0), ("3", 1), ("0,1,2", 3), ("-1", 0), ("NoDevFiles", 0), ("GPU-3f, 1,x,2", 2)],
+)
 def test_gpus_that_are_hidden_take_no_part(
     shown: str | None, seen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,35 @@ def test_gpus_that_are_hidden_take_no_part(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert machine_state.visible_gpus() == seen
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("seen", "why", "fails"),
+    [
+        (8, "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", True),
+        (8, "The NVIDIA driver on your system is too old (found version 11040)", False),
+        (0, "No CUDA GPUs are available", False),
+    ],
+)
+def test_gpus_that_torch_cannot_use_are_not_tested_by_the_processor(
+    seen: int, why: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver shows them, and every rank would fail on them."""
+    torch = pytest.importorskip("torch")
+
+    def init() -> None:
+        raise RuntimeError(why)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(machine_state, "visible_gpus", lambda: seen)
+    if fails:
+        with pytest.raises(RuntimeError, match="Error 802"):
+            collectives.gpus()
+    else:
+        assert collectives.gpus() == 0
 
 
 async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
