@@ -38,13 +38,20 @@ class Backend:
             raise dist.DistBackendError("NCCL error: unhandled system error")
 
 
+class Plain:
+    """The backend of a group of Gloo: ``abort`` does nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+
 class Group:
     """A process group, with a backend for devices or without one."""
 
-    def __init__(self, backend: Backend | None) -> None:
+    def __init__(self, backend: Backend | Plain | None) -> None:
         self._backend = backend
 
-    def _get_backend(self, device: torch.device) -> Backend:
+    def _get_backend(self, device: torch.device) -> Backend | Plain:
         if self._backend is None:
             raise RuntimeError(f"No backend type associated with device type {device.type}")
         return self._backend
@@ -62,6 +69,14 @@ def test_all_are_aborted_within_one_group_call(monkeypatch: pytest.MonkeyPatch) 
     calls: list[str] = []
     tp, dp = Backend("tp", calls, broken=True), Backend("dp", calls)
     world(monkeypatch, Group(tp), Group(None), Group(dp))
+    groups.break_off()
+    assert calls == ["start", "abort tp", "abort dp", "end"]
+
+
+def test_a_group_of_gloo_that_comes_first_leaves_it_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo has devices as well: its backend is found, and has no group call."""
+    calls: list[str] = []
+    world(monkeypatch, Group(Plain()), Group(Backend("tp", calls)), Group(Backend("dp", calls)))
     groups.break_off()
     assert calls == ["start", "abort tp", "abort dp", "end"]
 

@@ -47,15 +47,14 @@ def _abort_on_devices() -> None:
             backend: Any = group._get_backend(torch.device("cuda"))
             if hasattr(backend, "abort"):
                 found.append(backend)
-    if not found:
-        return
-    together = hasattr(found[0], "_group_start")
-    if together:
-        found[0]._group_start()
+    # Gloo's groups serve devices, too, by way of the host, and have no such call.
+    first = next((backend for backend in found if hasattr(backend, "_group_start")), None)
+    if first is not None:
+        first._group_start()
     try:
         for backend in found:
             with contextlib.suppress(RuntimeError):  # it was aborted before, or by torch's watchdog
                 backend.abort()
     finally:
-        if together:
-            found[0]._group_end()
+        if first is not None:
+            first._group_end()

@@ -114,7 +114,7 @@ class Exchange:
         """Return the largest of all ranks' values."""
         if not self._together:
             return value
-        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else "cuda")
+        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else _of_group())
         dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
         return int(told.item())
 
@@ -230,6 +230,12 @@ def first_line(error: BaseException) -> str:
 
 def _on_host() -> bool:
     return "cpu" in dist.get_backend_config() or dist.get_backend() == "gloo"
+
+
+def _of_group() -> torch.device:
+    """Return the device that the group was made for, else the current one: a script sets one or the other."""
+    bound: torch.device | None = getattr(dist.group.WORLD, "bound_device_id", None)
+    return bound or torch.device("cuda")
 
 
 def _gravity(error: HoldfastError) -> int:
