@@ -87,6 +87,7 @@ class Commands:
         """Start this machine's ranks."""
         self._check(command.incarnation)
         self._ranks = len(command.ranks)
+        await self._bench.clear()
         return await self.jobs.start(command)
 
     async def start_ahead(self, command: messages.Ahead) -> messages.Waiting:

@@ -190,10 +190,12 @@ async def _run(
     finally:
         for rank, process in running.items():
             # A process with an outcome leaves by itself: its peer may still be reading from it.
+            if rank in outcomes and not outcomes[rank].error and not alone:
+                bench.keep(process, orders[rank])
+                continue
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
-            elif rank in outcomes and not outcomes[rank].error and not alone:
-                bench.keep(process, orders[rank])
+            bench.leave(process)
     late = CollectiveOutcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 

@@ -7,7 +7,9 @@ back and a new process is forked.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import tempfile
 import time
@@ -22,6 +24,12 @@ from holdfast.agent.diagnostics.collectives import STAY_S, Part
 _REUSE_S = STAY_S / 2
 _CLAIM_S = 0.1
 _POLL_S = 0.002
+LEAVE_S = 1.0
+"""A process whose check is over gets so long to end by itself before ranks start: its peer may still read from it."""
+GONE_S = 5.0
+"""Ranks wait no longer than this for such processes."""
+
+_log = logging.getLogger(__name__)
 
 
 class Forked(Protocol):
@@ -48,6 +56,7 @@ class Bench:
         self._fork = fork
         self._folder = folder or Path(tempfile.gettempdir())
         self._idle: list[tuple[float, Forked, Path]] = []
+        self._leaving: list[Forked] = []
 
     def start(self, target: Callable[[Part], None], part: Part) -> tuple[Forked, Path]:
         """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order.
@@ -56,8 +65,8 @@ class Bench:
         """
         if part.env:
             return self._fork(target, (replace(part, stay=""),)), self._folder
-        while self._idle:
-            since, process, order = self._idle.pop()
+        while (idle := self._next_idle()) is not None:
+            since, process, order = idle
             fresh = time.monotonic() - since < _REUSE_S and process.exitcode is None
             if fresh and _give(order, target, replace(part, stay=str(order))):
                 return process, order
@@ -69,6 +78,39 @@ class Bench:
     def keep(self, process: Forked, order: Path) -> None:
         """Keep ``process``, whose check succeeded: for a moment it may be given another check."""
         self._idle.append((time.monotonic(), process, order))
+
+    def leave(self, process: Forked) -> None:
+        """Note that the check of ``process`` is over, and that it ends."""
+        self._leaving = [each for each in (*self._leaving, process) if each.exitcode is None]
+
+    async def clear(self) -> None:
+        """End the processes whose check is over, and wait until they are gone: each may hold memory of a GPU.
+
+        A GPU in exclusive mode takes no rank beside them.
+        """
+        over, self._leaving = self._leaving, []
+        while (idle := self._next_idle()) is not None:
+            if idle[1].exitcode is None:
+                idle[1].kill()
+            over.append(idle[1])
+        began, killed = time.monotonic(), False
+        while left := [process for process in over if process.exitcode is None]:
+            waited_s = time.monotonic() - began
+            if waited_s > LEAVE_S and not killed:
+                killed = True
+                for process in left:
+                    process.kill()
+            if waited_s > GONE_S:
+                _log.warning("%d processes of checks are still there after %.0f s", len(left), GONE_S)
+                return
+            await asyncio.sleep(_POLL_S)
+
+    def _next_idle(self) -> tuple[float, Forked, Path] | None:
+        """Return the process that stayed last; of several threads each gets another one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
 
 def _give(order: Path, target: Callable[[Part], None], part: Part) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -90,3 +91,32 @@ def test_one_that_ended_is_not_asked() -> None:
     again, _ = bench.start(all_gather, PART)
     assert again is not process
     assert len(forks.forked) == 2
+
+
+async def test_processes_of_checks_are_gone_before_ranks_start() -> None:
+    """One that waits for another check is killed at once; one that ends has a moment for it."""
+    forks = Forks()
+    bench = Bench(forks)
+    (idle, order), (leaving, _) = bench.start(all_to_all, PART), bench.start(all_gather, PART)
+    bench.keep(idle, order)
+    bench.leave(leaving)
+    asyncio.get_running_loop().call_later(0.05, setattr, leaving, "exitcode", 0)
+    await bench.clear()
+    assert [process.exitcode for process in forks.forked] == [-9, 0]
+    again, _ = bench.start(all_to_all, PART)
+    assert again not in (idle, leaving), "none of them is given another check"
+
+
+async def test_one_that_does_not_end_is_killed_and_waited_for_no_longer_than_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of the job waits for a check for ever."""
+    monkeypatch.setattr(warm_checks, "LEAVE_S", 0.0)
+    monkeypatch.setattr(warm_checks, "GONE_S", 0.05)
+    forks = Forks()
+    bench = Bench(forks)
+    for _ in range(2):
+        bench.leave(bench.start(all_gather, PART)[0])
+    monkeypatch.setattr(forks.forked[1], "kill", lambda: None)  # stuck in the kernel
+    await bench.clear()
+    assert [process.exitcode for process in forks.forked] == [-9, None]
