@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError, StaleError
@@ -73,7 +74,9 @@ class Saver:
         self._planner = Planner(context, self._group, self._own)
         self._save: Save | None = None
         self._stalled_s = self._copy_s = 0.0
-        self._unhook: Callable[[], object] | None = None
+        self._recorded = False
+        """An optimizer's step is part of a CUDA graph: when that is replayed, nothing is called that could wait."""
+        self._unhook = _before_every_update(self)
         self._closed = False
         self._changing: set[str] = set()
         self._patient = True
@@ -209,8 +212,7 @@ class Saver:
     def close(self, timeout_s: float) -> bool:
         """Give up all saves, for good: the epoch is over. Return whether nothing is written any more."""
         self._closed = True
-        if self._unhook is not None:
-            self._unhook()
+        self._unhook()
         return self._background.end(timeout_s)
 
     def wait(self) -> None:
@@ -220,6 +222,21 @@ class Saver:
             began = time.perf_counter()
             save.wait()
             self._stalled_s += time.perf_counter() - began
+
+    def before_update(self) -> None:
+        """Do as :meth:`wait` does before an optimizer's step; from one that is recorded on, nothing is copied later.
+
+        A graph that is recorded may wait for no work outside of it.
+        """
+        if not _is_recorded():
+            self.wait()
+        elif not self._recorded:
+            self._recorded = True
+            _log.warning(
+                "an optimizer's step is recorded as a CUDA graph, and nothing waits for a copy when that is replayed: "
+                "all is copied before checkpoint() returns. checkpoint(state, overlap='all') and wait() before each "
+                "replay are faster."
+            )
 
     def take_stall(self) -> float:
         """Return seconds that training stood still for copies in :meth:`wait` since the last call."""
@@ -275,8 +292,9 @@ class Saver:
                     raise unsteady(self._context.rank, step)
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True, needs_plan=True), None
+            updated = frozenset[int]() if self._recorded else tree.updated()
             return Vote(number, step, writer.layout.plan), self._start(
-                writer, contents, number, step, None if everything else tree.updated()
+                writer, contents, number, step, None if everything else updated
             )
         except Exception as error:
             if writer.is_waiting_for_memory(self._own.keeps, in_place=self._own.in_place):
@@ -293,8 +311,6 @@ class Saver:
         step: int,
         updated: frozenset[int] | None,
     ) -> Save:
-        if self._unhook is None:
-            self._unhook = _before_every_update(self)
         self._skipped = 0
         self._save = writer.start(
             contents,
@@ -471,7 +487,13 @@ def _before_every_update(saver: Saver) -> Callable[[], object]:
 
     def wait(*_: object) -> None:
         if (alive := known()) is not None:
-            alive.wait()
+            alive.before_update()
 
     handle = register_optimizer_step_pre_hook(wait)
     return weakref.finalize(saver, handle.remove)
+
+
+def _is_recorded() -> bool:
+    """Return whether what this thread has its GPU do now is recorded as a CUDA graph, and not done."""
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return in_use and torch.cuda.is_current_stream_capturing()

@@ -11,7 +11,7 @@ import torch
 
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError
-from holdfast.session import boundary
+from holdfast.session import boundary, saver
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
@@ -66,6 +66,27 @@ def test_a_step_that_ranks_are_held_at_is_saved_though_they_were_apart_before(
     assert [saved(1), saved(2)] == [1, 1]
     agent.controls[0].hold_at_step = 3
     assert saved(3) == 2
+
+
+def test_an_optimizer_that_is_replayed_in_a_graph_changes_no_copy(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay runs no hook and counts no change: what it changes is copied before checkpoint() returns."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    with monkeypatch.context() as recording:
+        recording.setattr(saver, "_is_recorded", lambda: True)
+        train(state)
+    go = hold_saves(monkeypatch)
+    session.step(1)
+    session.checkpoint(state)
+    before = state["model"][0].weight.detach().clone()
+    state["model"][0].weight.data.zero_()
+    go.set()
+    assert session.flush()
+    [(path, _)] = buffers.inventory(agent.shards)
+    assert torch.equal(contents(path)["model.0.weight"], before)
 
 
 def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
