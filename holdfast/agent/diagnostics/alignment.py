@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,8 @@ def _bitwise(part: Part, device: torch.device) -> CollectiveOutcome:
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     alone = [_alone(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
-    found = CollectiveOutcome(
-        digest=_digest(tensor for each in alone for tensor in each), kind=kind_of(device)
-    )
+    kind = f"{kind_of(device)}, plain attention" if device.type == "cuda" else kind_of(device)
+    found = CollectiveOutcome(digest=_digest(tensor for each in alone for tensor in each), kind=kind)
     if part.size < 2:
         return found
     try:
@@ -151,7 +151,8 @@ class _Model:
         w, norm = self._weights, (self._width,)
         mixed = self._enter(F.layer_norm(x, norm)) @ w["qkv"]
         q, k, v = mixed.view(*mixed.shape[:-1], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        with _plain_attention() if self._device.type == "cuda" else nullcontext():
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         x = x + self._leave(attended @ w["out"])
         hidden = F.gelu(self._enter(F.layer_norm(x, norm)) @ w["up"])
         return x + self._leave(hidden @ w["down"])
@@ -187,6 +188,17 @@ class _Model:
 
     def _leave(self, x: torch.Tensor) -> torch.Tensor:
         return _exchanged(x, forward=True) if self._split > 1 else x
+
+
+def _plain_attention() -> AbstractContextManager[None]:
+    """Have attention made of matrix products.
+
+    The backward passes of the fused kernels for GPUs add up in an order of their own each time, where an algorithm that
+    is not deterministic is only warned of: healthy machines would differ.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415
+
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def _exchanged(x: torch.Tensor, *, forward: bool) -> torch.Tensor:

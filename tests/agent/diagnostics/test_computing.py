@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +45,39 @@ async def run(check: Check, fork: ForkFn, machine: str, processes: int = 2) -> l
     """One check."""
     command = Diagnose(job="j", epoch=1, incarnation="i", check=check, processes=processes, timeout_s=60)
     return await run_check(command, fork, machine=machine)
+
+
+def kinds_of_nodes(result: torch.Tensor) -> set[str]:
+    """Names of all functions that a tensor was computed by."""
+    found: set[Any] = set()
+    todo: list[Any] = [result.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += [each for each, _ in node.next_functions]
+    return {type(node).__name__ for node in found}
+
+
+def test_on_gpus_attention_has_a_fixed_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused kernels' backward passes have none there, and a digest of their results accused any machine."""
+    used: list[str] = []
+    plain = alignment._plain_attention
+
+    def noted() -> AbstractContextManager[None]:
+        used.append("plain")
+        return plain()
+
+    monkeypatch.setattr(alignment, "_plain_attention", noted)
+    model = alignment._Model(torch.device("cpu"))
+    given = model.embed(0)
+    usual = model.blocks(given)
+    assert not used
+    model._device = torch.device("cuda")  # whose tensors stay where they are
+    computed = model.blocks(given)
+    assert used == ["plain"]
+    assert not [name for name in kinds_of_nodes(computed) if name.startswith("ScaledDotProduct")]
+    assert torch.allclose(computed, usual, atol=1e-5)
 
 
 async def test_product_is_right_on_a_good_machine(fork: ForkFn) -> None:
