@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.session.keep import groups
+from holdfast.session.keep import groups, run
 
 pytestmark = pytest.mark.torch
 
@@ -96,6 +96,39 @@ def test_nothing_is_aborted_without_devices(monkeypatch: pytest.MonkeyPatch) -> 
     world(monkeypatch, Group(None))
     groups.break_off()
     assert calls == []
+
+
+class Epoch:
+    """What a rank does as it leaves an epoch, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: str = "") -> None:
+        self.done: list[str] = []
+        self._error = error
+        monkeypatch.setattr(groups, "break_off", lambda: self.done.append("break off"))
+        monkeypatch.setattr(groups, "forget", lambda: self.done.append("forget"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
+
+    def synchronize(self) -> None:
+        self.done.append("synchronize")
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+def test_a_rank_has_left_when_its_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the epoch would go on beside the next one."""
+    epoch = Epoch(monkeypatch)
+    run._leave()
+    assert epoch.done == ["break off", "synchronize", "forget"]
+
+
+def test_a_process_whose_gpu_failed_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its context fails at every call from then on: it ends with the GPU's error, whichever peer it lost first."""
+    epoch = Epoch(monkeypatch, "CUDA error: uncorrectable ECC error encountered")
+    with pytest.raises(RuntimeError, match="uncorrectable ECC"):
+        run._leave()
+    assert "forget" not in epoch.done
 
 
 def test_torch_aborts_by_the_same_methods() -> None:

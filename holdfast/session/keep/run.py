@@ -131,11 +131,23 @@ def _leave() -> None:
 
     Raises:
         CheckpointError: a copy of its state is still under way: this process may not go on.
+        RuntimeError: as torch raises it: the GPU failed, and no more can be done on it in this process.
     """
     groups.break_off()
     if not live.close_all(CLOSE_S):
         raise CheckpointError(f"a save of the epoch that is over is still under way after {CLOSE_S:g} s")
+    _finish_on_device()
     groups.forget()
+
+
+def _finish_on_device() -> None:
+    """Wait until the GPU is through with all that the epoch handed to it; the agent ends a process that hangs here.
+
+    Kernels go on when the line that launched them is left, and a context that failed fails again in the next epoch.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _await_next(orders: Orders, reporter: Reporter, lost: Exception | None) -> None:
