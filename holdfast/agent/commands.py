@@ -141,7 +141,12 @@ class Commands:
         from holdfast.agent.diagnostics import baseline, machine_checks  # noqa: PLC0415  (seldom needed)
 
         found = await machine_checks.run_check(
-            command, self.forks.run, machine=self.machine, inspector=self._inspector, bench=self._bench
+            command,
+            self.forks.run,
+            machine=self.machine,
+            inspector=self._inspector,
+            bench=self._bench,
+            beside=any(run.running for run in self.jobs.runs.values()),
         )
         return await asyncio.to_thread(baseline.compared, found, self.folder / "baseline.json")
 

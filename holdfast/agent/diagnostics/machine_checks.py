@@ -28,7 +28,7 @@ from holdfast.agent.diagnostics import (
     vendor,
 )
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
-from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back, visible_gpus
+from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back, visible_gpus, without_room
 from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
 from holdfast.agent.inspection import Inspector
 from holdfast.errors import SettingsError
@@ -50,11 +50,13 @@ async def run_check(
     machine: str = "",
     inspector: Inspector | None = None,
     bench: Bench | None = None,
+    beside: bool = False,
 ) -> list[Finding]:
     """Run one check; ``machine`` (default: from the environment) is the machine that the findings are about.
 
     ``fork(target, args)`` starts ``target(*args)`` in a new process; it may block and is called in a thread.
-    With a ``bench`` the processes of a check that went well stay a moment for the next one.
+    With a ``bench`` the processes of a check that went well stay a moment for the next one. ``beside``: a job trains
+    on this machine; a check that its GPUs have no room for is not made, since either could fail for lack of memory.
     A failing check is a finding, not an exception. ``sure`` only where no other machine can be the cause.
 
     Raises:
@@ -69,14 +71,14 @@ async def run_check(
         case Check.VENDOR:
             return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
         case Check.MATMUL | Check.PCIE | Check.BITWISE:
-            return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
+            return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork), beside))
         case Check.NIC:
             return await interfaces.check(machine, _limit(command.timeout_s))
         case Check.FLIGHT_RECORDER:
             raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
     if command.check not in _TARGETS:
         return await plugged.diagnose(command, machine)
-    return await _in_processes(command, machine, bench or Bench(fork))
+    return await _in_processes(command, machine, bench or Bench(fork), beside)
 
 
 async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
@@ -87,13 +89,18 @@ async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Find
     return [*found, *await asyncio.to_thread(put_back, machine, settings, before)]
 
 
-async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[Finding]:
+async def _in_processes(command: Diagnose, machine: str, bench: Bench, beside: bool) -> list[Finding]:
     """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
     # Of a machine that serves a job some GPUs may be others': a role's replicas have theirs.
     gpus = await asyncio.to_thread(visible_gpus) if command.whole else 0
     parts = [_pair_part(command, machine)] if with_peer else _own_parts(command, gpus)
+    # The peer of a pair would wait for it.
+    needs_room = beside and not with_peer and command.check != Check.DISK
+    if needs_room and (why := await asyncio.to_thread(without_room, [part.rank for part in parts])):
+        detail = f"not tested: {why}, beside a job"
+        return [Finding(check=command.check, machine=machine, ok=True, detail=detail)]
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from holdfast.models.alert import Finding
@@ -19,6 +19,10 @@ from holdfast.models.base import Frozen
 
 _DEVICE = re.compile(r" *(?:\d{1,4} *$|GPU-|MIG-)")
 """One that a process may see; CUDA ignores all from the first other word on (``-1``, Slurm's ``NoDevFiles``)."""
+
+ROOM_BYTES = 4 << 30
+"""Memory of a GPU that a check may take: its context, and the matrices of the largest."""
+_ROOM = f"{ROOM_BYTES / 2**30:g} GiB"
 
 
 class GpuState(Frozen):
@@ -86,6 +90,25 @@ def visible_gpus() -> int:
         return 0
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     return count if shown is None else min(count, len([*itertools.takewhile(_DEVICE.match, shown.split(","))]))
+
+
+def without_room(ranks: Iterable[int]) -> str:
+    """Return which GPU of a check's processes ``ranks`` has too little free memory for it; empty: none is known to."""
+    seen, nvml = visible_gpus(), _nvml()
+    shown = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]
+    if not all(each.isdecimal() for each in shown):
+        return ""  # named otherwise than by their numbers
+    for rank in ranks:
+        if rank >= seen:
+            break
+        index = int(shown[rank]) if rank < len(shown) else rank
+        try:
+            free = int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).free)
+        except nvml.NVMLError:
+            continue
+        if free < ROOM_BYTES:
+            return f"GPU {index} has {free / 2**30:.1f} GiB of memory free, and a check may take {_ROOM}"
+    return ""
 
 
 class NvmlSettings:

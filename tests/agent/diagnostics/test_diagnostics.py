@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -121,6 +122,56 @@ def test_gpus_that_are_hidden_take_no_part(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert machine_state.visible_gpus() == seen
+
+
+@pytest.mark.parametrize(("check", "forked"), [("matmul", 0), ("all_to_all", 0), ("disk", 1)])
+async def test_gpus_that_a_job_fills_are_not_tested_beside_it(
+    check: str, forked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check could fail for lack of memory, and so could the job. The disk is tested all the same."""
+    monkeypatch.setattr(machine_checks, "without_room", lambda ranks: f"GPU {max(ranks)} has 1.2 GiB")
+    forks = ScriptedForks(GOOD)
+    found = await run_check(command(check, processes=2), forks, machine="m1", beside=True)
+    assert all(finding.ok for finding in found)
+    assert len(forks.parts) == forked
+    assert forked or [finding.detail for finding in found] == ["not tested: GPU 1 has 1.2 GiB, beside a job"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (None, ""),
+        ("2,3", "GPU 3 has 1.0 GiB of memory free, and a check may take 4 GiB"),
+        ("2", ""),
+        ("", ""),
+        ("GPU-3f,GPU-4a", ""),
+    ],
+)
+def test_room_on_the_gpus_that_a_check_takes(
+    shown: str | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two that are visible; another one is full."""
+
+    class Library:
+        NVMLError = RuntimeError
+
+        @staticmethod
+        def nvmlDeviceGetCount() -> int:  # noqa: N802  (its name)
+            return 8
+
+        @staticmethod
+        def nvmlDeviceGetHandleByIndex(index: int) -> int:  # noqa: N802
+            return index
+
+        @staticmethod
+        def nvmlDeviceGetMemoryInfo(gpu: int) -> SimpleNamespace:  # noqa: N802
+            return SimpleNamespace(free=(1 if gpu == 3 else 40) << 30)
+
+    monkeypatch.setattr(machine_state, "_nvml", lambda: Library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert machine_state.without_room(range(2)) == why
 
 
 @pytest.mark.torch
