@@ -11,9 +11,11 @@ import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -28,7 +30,13 @@ from holdfast.agent.diagnostics import (
     vendor,
 )
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
-from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back, visible_gpus, without_room
+from holdfast.agent.diagnostics.machine_state import (
+    MachineState,
+    NvmlSettings,
+    put_back,
+    visible_gpus,
+    without_room,
+)
 from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
 from holdfast.agent.inspection import Inspector
 from holdfast.errors import SettingsError
@@ -41,6 +49,11 @@ _POLL_S = 0.008
 _GRACE_S = 0.3
 # The part of the command's time that is kept for killing and reporting.
 _MARGIN_S = 1.0
+DRIVER_S = 10.0
+"""Longest wait for the GPUs' driver, which takes seconds for its first answer where it was not in use."""
+# Of its own: what the driver never answers must not take the threads of the agent's other work.
+_DRIVER = ThreadPoolExecutor(2, thread_name_prefix="gpu-driver")
+Answer = TypeVar("Answer")
 
 
 async def run_check(
@@ -84,9 +97,20 @@ async def run_check(
 async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
     """Return the findings of a check and of its changes to the machine's settings; these are reverted."""
     settings = NvmlSettings()
-    before = await asyncio.to_thread(settings.read)
+    before: MachineState | None = await _of_driver(settings.read, None)
     found = await check
-    return [*found, *await asyncio.to_thread(put_back, machine, settings, before)]
+    if before is None:
+        return found
+    return [*found, *await _of_driver(partial(put_back, machine, settings, before), [])]
+
+
+async def _of_driver(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """Return an answer of the GPUs' driver, or ``otherwise`` when it gives none in time: it may hang with a GPU."""
+    asked = asyncio.get_running_loop().run_in_executor(_DRIVER, ask)
+    try:
+        return await asyncio.wait_for(asked, DRIVER_S)
+    except TimeoutError:
+        return otherwise
 
 
 async def _in_processes(command: Diagnose, machine: str, bench: Bench, beside: bool) -> list[Finding]:
@@ -94,11 +118,12 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench, beside: b
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
     # Of a machine that serves a job some GPUs may be others': a role's replicas have theirs.
-    gpus = await asyncio.to_thread(visible_gpus) if command.whole else 0
+    gpus = await _of_driver(visible_gpus, 0) if command.whole else 0
     parts = [_pair_part(command, machine)] if with_peer else _own_parts(command, gpus)
     # The peer of a pair would wait for it.
     needs_room = beside and not with_peer and command.check != Check.DISK
-    if needs_room and (why := await asyncio.to_thread(without_room, [part.rank for part in parts])):
+    room = partial(without_room, [part.rank for part in parts])
+    if needs_room and (why := await _of_driver(room, "")):
         detail = f"not tested: {why}, beside a job"
         return [Finding(check=command.check, machine=machine, ok=True, detail=detail)]
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))

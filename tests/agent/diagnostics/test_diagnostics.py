@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -135,6 +136,24 @@ async def test_gpus_that_a_job_fills_are_not_tested_beside_it(
     assert all(finding.ok for finding in found)
     assert len(forks.parts) == forked
     assert forked or [finding.detail for finding in found] == ["not tested: GPU 1 has 1.2 GiB, beside a job"]
+
+
+async def test_a_driver_that_hangs_holds_up_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs with a GPU that is lost; what it does not answer is not known."""
+    go = threading.Event()
+
+    def hang(*_: object) -> None:
+        go.wait(60)
+
+    monkeypatch.setattr(machine_checks, "DRIVER_S", 0.05)
+    monkeypatch.setattr(machine_checks.NvmlSettings, "read", hang)
+    monkeypatch.setattr(machine_checks, "visible_gpus", hang)
+    forks = ScriptedForks(GOOD)
+    try:
+        found = await run_check(command("matmul", processes=1, whole=True), forks, machine="m1")
+    finally:
+        go.set()
+    assert [finding.ok for finding in found] == [True]
 
 
 @pytest.mark.parametrize(
