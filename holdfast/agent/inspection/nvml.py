@@ -179,6 +179,22 @@ def _field(nvml: Any, gpu: Any, field: int) -> int | None:
     return int(answer.value.uiVal) if answer.nvmlReturn == nvml.NVML_SUCCESS else None
 
 
+def _shutdown_c(nvml: Any, gpu: Any) -> int | None:
+    """Return the temperature at which it switches itself off.
+
+    GPUs since Ada and Hopper report by how much they may still warm up until they slow down, and where on that scale
+    (below 0) they switch off.
+    """
+    try:
+        return int(nvml.nvmlDeviceGetTemperatureThreshold(gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN))
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+        (off,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT])
+        if off.nvmlReturn != nvml.NVML_SUCCESS:
+            return None
+        left = nvml.nvmlDeviceGetMarginTemperature(gpu)
+        return int(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU) + left - off.value.siVal)
+
+
 def _links(nvml: Any, gpu: Any) -> list[NvLink]:
     counters = {
         "replay": nvml.NVML_NVLINK_ERROR_DL_REPLAY,
@@ -213,9 +229,7 @@ _QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "remap_pending": lambda nvml, gpu: bool(nvml.nvmlDeviceGetRemappedRows(gpu)[2]),
     "remap_failed": lambda nvml, gpu: bool(nvml.nvmlDeviceGetRemappedRows(gpu)[3]),
     "temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-    "shutdown_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperatureThreshold(
-        gpu, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
-    ),
+    "shutdown_c": _shutdown_c,
     "memory_c": lambda nvml, gpu: _field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),
     "memory_max_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperatureThreshold(
         gpu, nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX

@@ -130,10 +130,19 @@ typedef struct {
 int nvmlDeviceGetFieldValues(device gpu, int count, field_t *values) {
     for (int i = 0; i < count; i++) {
         long long value;
-        values[i].nvmlReturn = values[i].fieldId == 82 ? ask(gpu, "memory_temperature", &value) : NOT_SUPPORTED;
-        if (!values[i].nvmlReturn) values[i].value.ui = (unsigned)value;
+        const char *what = values[i].fieldId == 82 ? "memory_temperature" : "shutdown_tlimit";
+        int known = values[i].fieldId == 82 || values[i].fieldId == 193;
+        values[i].nvmlReturn = known ? ask(gpu, what, &value) : NOT_SUPPORTED;
+        if (!values[i].nvmlReturn) values[i].value.si = (int)value;
     }
     return SUCCESS;
+}
+typedef struct { unsigned version; int margin; } margin_t;
+int nvmlDeviceGetMarginTemperature(device gpu, margin_t *out) {
+    long long value;
+    int code = ask(gpu, "margin", &value);
+    if (!code) out->margin = (int)value;
+    return code;
 }
 int nvmlDeviceGetCurrentClocksEventReasons(device gpu, unsigned long long *out) {
     long long value;

@@ -83,6 +83,15 @@ def test_questions_that_a_gpu_does_not_answer_are_none(gpus: StubGpus) -> None:
     assert polls(detector, 4) == []
 
 
+def test_a_gpu_that_reports_what_is_left_until_it_slows_down(watched: Watched) -> None:
+    """As since Ada and Hopper (an H100: 57 degrees left at 30, off at -8): no threshold of its own, and heat shows."""
+    newer = {"shutdown": None, "shutdown_tlimit": -8}
+    assert watched.lasting(**newer, temperature=30, margin=57) == []
+    assert (Nvml().read() or [])[1].shutdown_c == 95
+    assert watched.lasting(temperature=89, margin=-2) == []
+    assert kinds(watched.lasting(temperature=92, margin=-5)) == [AlertKind.GPU_TEMPERATURE]
+
+
 def test_healthy_gpus_pass(watched: Watched) -> None:
     """Old memory errors are not new ones."""
     [finding] = watched.detector.inspect()
