@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.agent.client import CONNECT_S, AgentClient
-from holdfast.errors import HoldfastError, SilentError, StaleError, UnauthorizedError, UnavailableError
+from holdfast.errors import (
+    HoldfastError,
+    SilentError,
+    StaleError,
+    UnauthorizedError,
+    UnavailableError,
+    UndyingError,
+)
 from holdfast.models.agent import Fence, PrepareCode, Settled
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
@@ -121,11 +128,18 @@ async def settle(
 
     Those that the gateway has ``given_up`` are not waited for long. Ranks that handle SIGTERM have ``grace_s``
     seconds to end. Processes that may be kept wait ``keep_s`` for the next epoch.
+
+    A machine is asked twice to end what does not die at once: a process that is killed gives back the memory of its
+    GPU, and tens of gigabytes that are registered with it, before it is gone.
     """
 
-    def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
+    async def stop(agent: AgentClient, machine: Machine) -> Settled:
         command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s, keep_s=keep_s)
-        return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
+        connect_s = GIVEN_UP_S if machine.name in given_up else CONNECT_S
+        try:
+            return await agent.settle(command, connect_s=connect_s)
+        except UndyingError:
+            return await agent.settle(command, connect_s=connect_s)
 
     return await ask(ctx, machines, stop)
 

@@ -9,7 +9,14 @@ import pytest
 
 from holdfast import secret
 from holdfast.agent.client import AgentClient
-from holdfast.errors import RefusedError, SettingsError, UnauthorizedError, UnavailableError
+from holdfast.errors import (
+    RefusedError,
+    SettingsError,
+    UnauthorizedError,
+    UnavailableError,
+    UndyingError,
+)
+from holdfast.models.agent import Fence
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
@@ -70,3 +77,22 @@ async def test_errors_of_machines_are_answers(ctx: Context) -> None:
 
     answers = await fleet.ask(ctx, [m0.model_copy(update={"address": ""}), m1, m2], command)
     assert [type(answers[name]) for name in NAMES] == [UnavailableError, RefusedError, str]
+
+
+@pytest.mark.parametrize(("slow", "ended"), [(1, True), (2, False)])
+async def test_what_does_not_die_at_once_is_waited_for_once_more(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, slow: int, ended: bool
+) -> None:
+    """A machine with processes that give back much memory is not lost; one with processes that are stuck is."""
+    asked: list[int] = []
+
+    async def settle(_: AgentClient, command: Fence, **more: float) -> str:
+        asked.append(command.epoch)
+        if len(asked) <= slow:
+            raise UndyingError("state D")
+        return "settled"
+
+    monkeypatch.setattr(AgentClient, "settle", settle)
+    answers = await fleet.settle(ctx, ctx.ledger.machines()[:1], "gpt", 7)
+    assert asked == [7, 7]
+    assert bool(fleet.lost(answers)) is not ended
