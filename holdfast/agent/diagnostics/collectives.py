@@ -295,8 +295,8 @@ def gpus() -> int:
     """Return how many GPUs torch sees.
 
     Raises:
-        RuntimeError: torch can use none of those that the driver shows; as torch reports it. Ranks could not either, and
-            a check of the processors in their place would find the machine well.
+        RuntimeError: torch can use none of those that the driver shows; as torch reports it. Ranks could not either,
+            and a check of the processors in their place would find the machine well.
     """
     import torch  # noqa: PLC0415
 
@@ -304,7 +304,7 @@ def gpus() -> int:
         return torch.cuda.device_count()
     if torch.version.cuda is None:
         return 0
-    from holdfast.agent.diagnostics import machine_state  # noqa: PLC0415  (without it a check is ready sooner)
+    from holdfast.agent.diagnostics import machine_state  # noqa: PLC0415  (only where they are looked for)
 
     if machine_state.visible_gpus():
         try:

@@ -88,8 +88,9 @@ def visible_gpus() -> int:
         count = int(nvml.nvmlDeviceGetCount())
     except nvml.NVMLError:
         return 0
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if shown is None else min(count, len([*itertools.takewhile(_DEVICE.match, shown.split(","))]))
+    if (shown := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
+        return count
+    return min(count, len([*itertools.takewhile(_DEVICE.match, shown.split(","))]))
 
 
 def without_room(ranks: Iterable[int]) -> str:
