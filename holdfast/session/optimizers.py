@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import _get_fqns
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError, ScriptRefusedError
@@ -23,7 +24,7 @@ from holdfast.session.watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.format.decoder import Decoder, decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused
-from holdfast.storage.checkpoints.format.structure import Node
+from holdfast.storage.checkpoints.format.structure import Node, refs
 from holdfast.storage.checkpoints.save.glance import identical
 
 _NOTHING = Encoded({}, {}, {})
@@ -219,22 +220,36 @@ class OptimizerPart:
                 node = by_names(known, (self.name, "state", name), param)
             if node is not None:
                 self._saved[name] = node
-                self._want(node, param, known)
+                self._want(name, node, param, known)
         self._shared = told["shared"]
         for _, node in self._shared:
             known.want(node)
 
-    def _want(self, node: Node, param: Tensor, known: Known) -> None:
+    def _want(self, name: str, node: Node, param: Tensor, known: Known) -> None:
         if not isinstance(node, dict):
             known.want(node, like=param)
             return
         values = self.optimizer.state.get(param)
+        on_device = param.device.type != "cpu" and self._device_then(name, known) not in ("", "cpu")
+        on_device = on_device and not isinstance(param, DTensor)
         for key, each in node.items():
             held = values.get(key) if isinstance(values, Mapping) else None
             if isinstance(each, tuple) and each and each[0] == "@object":
                 known.targets[each[1]] = None
             else:
-                known.want(each, like=param, held=held if isinstance(held, Tensor) else None)
+                # What lay on the host (Adam's count of steps, an offloaded moment) lies there again, of whatever shape.
+                apart = on_device and all(device == "cpu" for _, device, _ in refs(each))
+                held = held if isinstance(held, Tensor) else None
+                known.want(each, like=None if apart else param, held=held)
+
+    def _device_then(self, name: str, known: Known) -> str:
+        """Return on which kind of device a parameter was when it was saved; empty: that is not known."""
+        for part in self._modules:
+            nodes = (known.nodes.get(part) or {}).get("state", {})
+            node = nodes.get(name.removeprefix(f"{part}.") if len(self._modules) > 1 else name)
+            if isinstance(node, tuple) and node[0] == "@ref":
+                return str(node[2])
+        return ""
 
     def _held_option(self, number: int, option: str) -> Any:
         groups = self.optimizer.param_groups
@@ -259,7 +274,7 @@ class OptimizerPart:
                 node = (known.nodes.get(f"{self.name}/state") or {"params": {}})["params"].get(name)
                 if node is not None:
                     self._saved[name] = node
-                    self._want(node, addable[name], known)
+                    self._want(name, node, addable[name], known)
             return
         elsewhere = not (missing & module_names)
         if self._strict and not (elsewhere and len(self._groups_then) == len(self.optimizer.param_groups)):

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.metadata import Metadata
 
 from holdfast.errors import CheckpointError
+from holdfast.session.known import Known
+from holdfast.session.optimizers import OptimizerPart
+from holdfast.session.part import Part
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, room
 from tests.session.conftest import MakeAgent
@@ -98,3 +102,37 @@ def test_the_size_is_known_before_the_first_step(make: Any, tensors: int) -> Non
     state["optimizer"].step()
     assert before - ((1 + tensors) << 20) in range(16)
     assert StateTree(state).expected_nbytes() - before in range(16)
+
+
+def test_what_lay_on_the_host_beside_a_parameter_on_a_device_lies_there_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Adam's count of steps of a parameter that is one number has the parameter's shape, and another place.
+
+    The meta device stands for a GPU.
+    """
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.ones((), device="meta"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    nodes: dict[str, Any] = {
+        "model": {"state": {"scale": ("@ref", "model.scale", "cuda", None)}},
+        "optimizer/state": {
+            "params": {
+                "scale": {
+                    "step": ("@ref", "optimizer.step", "cpu", None),
+                    "moment": ("@ref", "optimizer.moment", "cuda", None),
+                }
+            },
+            "shared": [],
+        },
+        "optimizer/groups": [{"params": ["scale"], "lr": 0.1}],
+    }
+    placed_as: dict[str, Any] = {}
+
+    def want(_: Known, node: Any, like: Any = None, held: Any = None) -> None:
+        if isinstance(node, tuple):
+            placed_as[node[1]] = like
+
+    monkeypatch.setattr(Known, "want", want)
+    OptimizerPart("optimizer", Part(optimizer), {"model": model}).want(Known(Metadata({}), nodes))
+    assert placed_as == {"optimizer.step": None, "optimizer.moment": model.scale}
