@@ -1,4 +1,4 @@
-"""Random state of a rank: python, numpy, torch, and the current CUDA device where one is in use."""
+"""Random state of a rank: python, numpy, torch, and its CUDA device where one is in use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.storage.checkpoints.format.structure import RANDOM
+from holdfast.storage.checkpoints.load.exchange import own_device
 
 PREFIX = RANDOM
 
@@ -31,7 +32,7 @@ def capture() -> dict[str, Any]:
         _last["numpy"] = numpy
     state = _last | {"torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state()
+        state["cuda"] = torch.cuda.get_rng_state(own_device())
     return state
 
 
@@ -82,7 +83,7 @@ def apply(state: Mapping[str, Any], *, reseed_as: int | None = None) -> None:
         np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+        torch.cuda.set_rng_state(state["cuda"], own_device())
     if reseed_as is not None:
         seed = int(torch.randint(2**31, (1,))) + reseed_as
         random.seed(seed)

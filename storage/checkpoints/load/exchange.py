@@ -114,7 +114,7 @@ class Exchange:
         """Return the largest of all ranks' values."""
         if not self._together:
             return value
-        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else _of_group())
+        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else own_device())
         dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
         return int(told.item())
 
@@ -232,9 +232,10 @@ def _on_host() -> bool:
     return "cpu" in dist.get_backend_config() or dist.get_backend() == "gloo"
 
 
-def _of_group() -> torch.device:
-    """Return the device that the group was made for, else the current one: a script sets one or the other."""
-    bound: torch.device | None = getattr(dist.group.WORLD, "bound_device_id", None)
+def own_device() -> torch.device:
+    """Return the GPU that the group was made for, else the current one: a script sets one or the other."""
+    world = dist.group.WORLD if dist.is_available() else None
+    bound: torch.device | None = getattr(world, "bound_device_id", None)
     return bound or torch.device("cuda")
 
 
