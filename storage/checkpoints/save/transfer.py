@@ -213,7 +213,7 @@ class DeviceLane:
                 move.target.copy_(move.source, non_blocking=True)
                 # The allocator must not hand the memory out again before the copy is done.
                 move.source.record_stream(stream)
-            # Whoever waits for it sleeps, and leaves the processor to training.
+            # A thread that waits for it sleeps, and leaves the processor to training.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             stream.record_event(event)
         return event
