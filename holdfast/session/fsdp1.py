@@ -196,16 +196,16 @@ class FlatOptimizerPart(OptimizerPart):
                 continue
             self._saved[name] = node
             if name in flat:
-                self._want_range(flat[name], node, known)
+                self._want_range(name, flat[name], node, known)
             else:
-                self._want(node, param, known)
+                self._want(name, node, param, known)
 
-    def _want_range(self, mine: Range, node: Mapping[str, Node], known: Known) -> None:
+    def _want_range(self, param: str, mine: Range, node: Mapping[str, Node], known: Known) -> None:
         values = self._made.setdefault(mine.key, {})
         for key, each in node.items():
             name = each[1] if isinstance(each, tuple) and each and each[0] == "@ref" else ""
             if not name or known.tensor(name)[0] != mine.shape:
-                self._want({key: each}, mine.key, known)
+                self._want(param, {key: each}, mine.key, known)
                 continue
             if key not in values:
                 count = (

@@ -117,8 +117,8 @@ class Session:
     def phase(self, name: str) -> Phase:
         """Time a part of the step: ``with session.phase("forward"): ...``.
 
-        ``eval`` (``evaluation``, ``validation``), ``checkpoint``, ``compile``, ``download``, ``prepare`` and ``tokenize``
-        may take long: in them a rank is not considered hanging.
+        ``eval`` (``evaluation``, ``validation``), ``checkpoint``, ``compile``, ``download``, ``prepare`` and
+        ``tokenize`` may take long: in them a rank is not considered hanging.
         """
         return Phase(self._phases, name)
 

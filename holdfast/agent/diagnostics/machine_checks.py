@@ -101,7 +101,8 @@ async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Find
     found = await check
     if before is None:
         return found
-    return [*found, *await _of_driver(partial(put_back, machine, settings, before), [])]
+    left: list[Finding] = await _of_driver(partial(put_back, machine, settings, before), list[Finding]())
+    return [*found, *left]
 
 
 async def _of_driver(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
