@@ -16,9 +16,10 @@ from holdfast.errors import (
 )
 from holdfast.models.job import Job
 from holdfast.models.missing import Missing
-from holdfast.operations import fleet
 from holdfast.operations import pause as stopping
-from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved, ranks_with
+from holdfast.operations.context import Context
+from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved
+from holdfast.operations.saved_step import SavedStep
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -76,7 +77,7 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
     job = case.job_now()
 
     async def saved(step: int) -> int | None:
-        return step if await _saved_by_all(case, job, step) else None
+        return step if await _saved_by_all(case.ctx, job, step) else None
 
     async def act() -> dict[str, Any]:
         step: int | None
@@ -94,13 +95,12 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
     await case.once("hold", case.life, {}, act)
 
 
-async def _saved_by_all(case: RecoveryContext, job: Job, step: int) -> bool:
+async def _saved_by_all(ctx: Context, job: Job, step: int) -> bool:
     """Wait, bounded, until the machines have every rank's shard of ``step``; return whether they have."""
-    ctx, everyone = case.ctx, set(range(job.spec.world_size))
-    machines, until = ctx.ledger.machines_named(job.machines), ctx.clock.monotonic() + SAVED_S
+    saved, until = SavedStep(ctx, job, step), ctx.clock.monotonic() + SAVED_S
     while True:
-        states = fleet.all_but_silent(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
-        if ranks_with(states.values(), job, step) >= everyone:
+        await saved.look()
+        if saved.is_whole:
             return True
         if ctx.clock.monotonic() >= until:
             return False

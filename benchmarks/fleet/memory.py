@@ -52,7 +52,7 @@ class ScriptedMemory(Memory):
         first = known.first if known is not None and same else held.step
         self.held[held.job, tier] = replace(held, first=first)
 
-    def shards(self) -> tuple[Shard, ...]:
+    def shards(self, saved: tuple[str, int] | None = None) -> tuple[Shard, ...]:
         """What it would hold, and what came from other machines."""
         told = tuple(
             Shard(
@@ -68,9 +68,10 @@ class ScriptedMemory(Memory):
             )
             for (_, tier), held in self.held.items()
             for step in held.steps
+            if saved in {None, (held.job, step)}
             for rank in held.ranks
         )
-        return told + super().shards()
+        return told + super().shards(saved)
 
     def find(
         self, job: str, rank: int, step: int, saved_by: int = 0

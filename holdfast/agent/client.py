@@ -74,9 +74,17 @@ class AgentClient:
         if self._owned:
             await self._http.aclose()
 
-    async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
-        """Return all state of the agent: ranks, fences, and the shards, if they are asked for: they are most of it."""
+    async def state(
+        self, *, timeout_s: float | None = None, shards: bool = True, saved: tuple[str, int] | None = None
+    ) -> wire.AgentState:
+        """Return all state of the agent: ranks, fences, and the shards, if they are asked for: they are most of it.
+
+        ``saved``: a job and a step, and no other shards; an agent of an older release sends all.
+        """
         path = "/v1/state" if shards else "/v1/state?shards=no"
+        if saved is not None:
+            job, step = saved
+            path = f"/v1/state?{urlencode({'job': job, 'step': step})}"
         return await self._call("GET", path, None, wire.AgentState, timeout_s)
 
     async def contact(self, *, timeout_s: float) -> wire.Contact:

@@ -174,13 +174,15 @@ class Commands:
         watchdog = flight_files.watchdog_files(run.flight_folder, run.start.env)
         return await flight.collect(run.flight_folder, ranks, watchdog=watchdog, since=run.since)
 
-    async def state(self, *, shards: bool = True) -> messages.AgentState:
-        """Return everything the agent knows."""
+    async def state(
+        self, *, shards: bool = True, saved: tuple[str, int] | None = None
+    ) -> messages.AgentState:
+        """Return everything the agent knows; with ``saved``, a job and a step, no shards but those of that step."""
         return messages.AgentState(
             machine=self.machine,
             incarnation=self.incarnation,
             jobs=self._snapshots(),
-            shards=await asyncio.to_thread(self.memory.shards) if shards else (),
+            shards=await asyncio.to_thread(self.memory.shards, saved) if shards else (),
             replicas=self.roles.states(),
             fences=dict(self.jobs.fences),
             warm=self.forks.warm,

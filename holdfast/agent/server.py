@@ -108,8 +108,13 @@ class _Api:
         return Response(self._agent.render_metrics(), media_type="text/plain; version=0.0.4")
 
     async def state(self, request: Request) -> Response:
-        """Return everything the agent knows; with ``?shards=no`` all but the shards."""
-        return _json(await self._agent.state(shards=request.query_params.get("shards") != "no"))
+        """Return everything the agent knows.
+
+        With ``?shards=no`` all but the shards; with ``?job=NAME&step=NUMBER`` no shards but those of this step.
+        """
+        asked = request.query_params
+        saved = _job_and(request, "step") if "step" in asked else None
+        return _json(await self._agent.state(shards=asked.get("shards") != "no", saved=saved))
 
     async def contact(self, _request: Request) -> Response:
         """Return the contact with the gateway, for a machine that does not hear it."""
@@ -160,11 +165,15 @@ class _Api:
 
 
 def _job_and_epoch(request: Request) -> tuple[str, int]:
+    return _job_and(request, "epoch")
+
+
+def _job_and(request: Request, what: str) -> tuple[str, int]:
     try:
-        job, epoch = request.query_params["job"], int(request.query_params["epoch"])
+        job, number = request.query_params["job"], int(request.query_params[what])
     except (KeyError, ValueError):
-        raise SettingsError(f"{request.url.path}: expected ?job=NAME&epoch=NUMBER") from None
-    return names.require(names.RUN, job), epoch
+        raise SettingsError(f"{request.url.path}: expected ?job=NAME&{what}=NUMBER") from None
+    return names.require(names.RUN, job), number
 
 
 def _parse(model: type[Command], body: bytes) -> Command:

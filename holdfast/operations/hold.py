@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, RefusedError
-from holdfast.models.agent import AgentState, Hold, RankPhase, RankState
+from holdfast.models.agent import Hold, RankPhase, RankState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
@@ -186,16 +186,6 @@ async def hold_saved(
         raise
     await hold_ranks(ctx, job, None)
     raise RefusedError(f"step {step}, at which the job was held, is not saved by all ranks")
-
-
-def ranks_with(states: Iterable[AgentState], job: Job, step: int) -> set[int]:
-    """Return the ranks whose shard of ``step``, saved by the present epoch, is among ``states``."""
-    return {
-        shard.rank
-        for state in states
-        for shard in state.shards
-        if (shard.job, shard.epoch, shard.step) == (job.name, job.epoch, step)
-    }
 
 
 async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:

@@ -13,8 +13,9 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.operations.hold import hold_saved, ranks_with
+from holdfast.operations.hold import hold_saved
 from holdfast.operations.launch import start_orders
+from holdfast.operations.saved_step import SavedStep
 
 LOOK_S = 0.1
 _LONGEST_HOLD_S = 10.0
@@ -143,20 +144,15 @@ async def hold_for_move(ctx: Context, job: Job, leaves: str, joins: str) -> Held
 
 async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> Held | None:
     """Wait, bounded, until all have saved ``step``, and the machine that joins has it; None: some have not."""
-    machines, everyone = ctx.ledger.machines_named([*job.machines, joins]), set(range(job.spec.world_size))
+    (joining,), saved = ctx.ledger.machines_named([joins]), SavedStep(ctx, job, step)
     moving = set(job.ranks_of(leaves)) if job.spec.checkpoint.first_tier is FirstTier.MEMORY else set()
     until = ctx.clock.monotonic() + ctx.policy.planned_move.copy_s
     while True:
-        answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
-        joining = answers.pop(joins)
-        states = fleet.all_but_silent(answers)
-        saved = ranks_with(states.values(), job, step)
-        copied = (
-            isinstance(joining, AgentState) and bool(moving) and moving <= ranks_with([joining], job, step)
-        )
-        over = ctx.clock.monotonic() >= until or not moving or isinstance(joining, HoldfastError)
-        if saved >= everyone and (copied or over):
-            return _held(step, copied, states.values(), job, ctx.clock.now())
+        there = (await saved.look([joining]))[joins]
+        copied = isinstance(there, AgentState) and bool(moving) and moving <= saved.ranks_in([there])
+        over = ctx.clock.monotonic() >= until or not moving or isinstance(there, HoldfastError)
+        if saved.is_whole and (copied or over):
+            return _held(step, copied, saved.states.values(), job, ctx.clock.now())
         if ctx.clock.monotonic() >= until:
             return None
         await ctx.clock.sleep(0.01)

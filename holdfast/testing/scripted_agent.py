@@ -43,7 +43,9 @@ class ScriptedAgent:
         evicted = any(name == gone for gone, _ in self._world.evicted)
         return evicted and self._world.ledger.machine(name).state is MachineState.CORDONED
 
-    async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
+    async def state(
+        self, *, timeout_s: float | None = None, shards: bool = True, saved: tuple[str, int] | None = None
+    ) -> wire.AgentState:
         self._told("state")
         world, job = self._world, self._world.now_job()
         start = world.started.get(self._machine.name)
@@ -52,7 +54,7 @@ class ScriptedAgent:
             machine=self._machine.name,
             incarnation=self._machine.incarnation,
             jobs=jobs,
-            shards=self._shards(job),
+            shards=tuple(each for each in self._shards(job) if saved in (None, (each.job, each.step))),
         )
 
     def _trains(self, job: Job) -> bool:

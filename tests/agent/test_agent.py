@@ -245,6 +245,8 @@ async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> N
         # A rank whose shard lacks something may turn to the step in S3.
         assert (told["key"], told["job"], told["alone"]) == (order.key, "mem", False)
         assert {s.step for s in (await client.state()).shards if s.job == "mem"} == {4}
+        assert {s.rank for s in (await client.state(saved=("mem", 4))).shards} == {0, 1}
+        assert (await client.state(saved=("mem", 5))).shards == ()
         await client.forget(fence(agent, "mem"))
         state = await client.state()
     assert not [s for s in state.shards if s.job == "mem"]

@@ -17,6 +17,7 @@ from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
+from holdfast.operations.saved_step import SavedStep
 from holdfast.tasks import pause, switch
 from holdfast.tasks.context import use
 from tests.tasks.two_machines import JOB, case_of, running_job
@@ -49,6 +50,8 @@ class Ranks:
         """The step at whose end m0 looks for no order any more: it is in its next one, for which it needs m1."""
         self.late_looks = 0
         """Answers of machines, from now on, in which ranks are where they were, held, though they were let go."""
+        self.looked: list[tuple[str, str, int]] = []
+        """Machines that were asked for their shards of one step, with its job and number."""
         self._pace = pace
         monkeypatch.setattr(fleet, "ask", self.ask)
 
@@ -70,7 +73,9 @@ class Ranks:
         self.orders.append(order.at_step)
         self.hold_at[self._asked] = order.at_step
 
-    async def state(self, *, shards: bool = True) -> AgentState:
+    async def state(self, *, shards: bool = True, saved: tuple[str, int] | None = None) -> AgentState:
+        if saved is not None:
+            self.looked.append((self._asked, *saved))
         late, self.late_looks = self.late_looks > 0, max(0, self.late_looks - 1)
         if not late:
             self._step()
@@ -78,18 +83,18 @@ class Ranks:
         step, paused = self.steps[self._asked], late or self._held(self._asked)
         rank = RankState(rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=paused)
         run = JobOnMachine(job=JOB, epoch=1, ranks=(rank,))
-        saved = [each for each in range(1, step + 1) if number == 0 or each not in self.left_out]
+        steps = [each for each in range(1, step + 1) if number == 0 or each not in self.left_out]
         shard = Shard(
             job=JOB,
             rank=number,
-            step=saved[-1],
+            step=steps[-1],
             epoch=1,
             machine=self._asked,
             tier=Tier.MEMORY,
             nbytes=1,
             digest="",
         )
-        held = (shard,) if shards else ()
+        held = (shard,) if shards and saved in {None, (JOB, shard.step)} else ()
         return AgentState(machine=self._asked, incarnation="boot-1", jobs=(run,), shards=held)
 
     def _held(self, name: str) -> bool:
@@ -208,6 +213,36 @@ async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
     await pause.hold_at_boundary.fn(case)
     (held,) = ctx.ledger.actions(case.incident_id)
     assert held.result == {"held": True, "step": 15}
+
+
+async def test_only_machines_whose_shards_of_the_step_are_missing_are_asked_again(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a thousand of them, whose ranks all wait; a machine that is silent is asked again, too."""
+    ranks, silent = Ranks(monkeypatch, pace=lambda: 0), ["m0"]
+    ranks.left_out = {10}
+    asked = ranks.ask
+
+    async def ask(
+        ctx: Context, machines: Iterable[Machine], command: Callable[[object, Machine], Awaitable[object]]
+    ) -> dict[str, object]:
+        answers = await asked(ctx, machines, command)
+        return {
+            name: SilentError("ReadTimeout") if name in silent else each for name, each in answers.items()
+        }
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    ranks.hold_at = {"m0": 10, "m1": 10}
+    saved = SavedStep(ctx, ctx.ledger.job(JOB), 10)
+    await saved.look()
+    assert (saved.is_whole, list(saved.states)) == (False, ["m1"])
+    silent.clear()
+    await saved.look()
+    assert (saved.is_whole, list(saved.states)) == (False, ["m1", "m0"])
+    ranks.left_out.clear()
+    await saved.look()
+    assert saved.is_whole
+    assert ranks.looked == [(name, JOB, 10) for name in ("m0", "m1", "m0", "m1", "m1")]
 
 
 async def test_ranks_that_save_no_boundary_go_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:

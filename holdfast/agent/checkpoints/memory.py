@@ -125,8 +125,8 @@ class Memory:
         """Return where shards of ``job`` lie in a tier of this machine."""
         return (self._disk if tier is Tier.DISK else self._root(job)) / _FOLDERS[tier] / job
 
-    def shards(self) -> tuple[Shard, ...]:
-        """Return every complete shard that lies here."""
+    def shards(self, saved: tuple[str, int] | None = None) -> tuple[Shard, ...]:
+        """Return every complete shard that lies here; only those of ``saved``, a job and a step, if given."""
         return tuple(
             Shard(
                 job=header.job,
@@ -143,7 +143,9 @@ class Memory:
             for tier, name in _FOLDERS.items()
             for root in ((self._disk,) if tier is Tier.DISK else self._roots)
             for folder in sorted(root.glob(f"{name}/*"))
+            if saved is None or folder.name == saved[0]
             for _, header in buffers.inventory(folder)
+            if saved is None or header.step == saved[1]
         )
 
     def find(

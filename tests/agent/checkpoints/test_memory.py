@@ -24,6 +24,20 @@ def test_own_and_peer_shards_are_told_apart(memory: Memory) -> None:
     assert {(shard.rank, shard.tier) for shard in memory.shards()} == {(0, Tier.MEMORY), (4, Tier.PEER)}
 
 
+def test_shards_of_one_step_of_one_job_are_listed_alone(memory: Memory) -> None:
+    """While all ranks wait for it, nothing else is looked for."""
+    for step in (3, 4):
+        write_shard(memory.own("toy"), rank=0, step=step)
+        write_shard(memory.peer("toy"), rank=4, step=step)
+    write_shard(memory.own("other"), rank=1, step=4, job="other")
+    listed = memory.shards(("toy", 4))
+    assert {(shard.job, shard.rank, shard.step, shard.tier) for shard in listed} == {
+        ("toy", 0, 4, Tier.MEMORY),
+        ("toy", 4, 4, Tier.PEER),
+    }
+    assert memory.shards(("toy", 5)) == ()
+
+
 def test_incomplete_shards_do_not_exist(memory: Memory) -> None:
     """What is being written may never be restored."""
     path = write_shard(memory.own("toy"))
