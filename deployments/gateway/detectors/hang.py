@@ -202,7 +202,7 @@ class Hangs:
         """Return the durations learned so far; the job's starts are looked up only where one takes long."""
         slow = [rank for rank in ranks if not rank.steps_done and rank.silent_s > self._policy.first_step_s]
         if slow and not self._known.has_starts(job):
-            epochs = await asyncio.to_thread(self._site.ledger.epochs, job.name)
+            epochs = await asyncio.to_thread(self._site.ledger.epochs, job.name, machines=False)
             self._known.take_starts(job, epochs)
         return self._known.learned(job)
 

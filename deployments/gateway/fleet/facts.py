@@ -66,7 +66,8 @@ def gather(ledger: Ledger, job_name: str, machine_name: str | None) -> Facts:
     job = ledger.job(job_name)
     acting = ledger.acting(job_name, evidence=False)
     newest = [acting] if acting else ledger.incidents(job=job_name, limit=1, evidence=False)
-    epochs = [epoch for epoch in ledger.epochs(job_name) if epoch.opened_at >= job.submitted_at]
+    listed = ledger.epochs(job_name, machines=False)  # for each alert, under the job's lock
+    epochs = [epoch for epoch in listed if epoch.opened_at >= job.submitted_at]
     return Facts(
         job=job,
         machine=ledger.machine(machine_name) if machine_name else None,

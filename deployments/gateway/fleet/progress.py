@@ -193,7 +193,7 @@ class Progress:
     async def _prove(self, job_name: str, epoch: int | None, marks: Sequence[StepMark]) -> None:
         """Find the first new step after each watched incident: beyond every step that was done before it."""
         submitted_at = self._site.fleet.jobs[job_name].submitted_at
-        rows = await asyncio.to_thread(self._site.ledger.epochs, job_name)
+        rows = await asyncio.to_thread(self._site.ledger.epochs, job_name, machines=False)
         epochs = [row for row in rows if row.opened_at >= submitted_at]
         unproved = []
         for incident in self._watched.get(job_name, []):

@@ -48,6 +48,9 @@ def test_a_new_epoch_ends_those_before_it(ledger: Ledger) -> None:
     ledger.open_epoch("gpt", 2, 5, "v1", ["m0"], "recovered", "gpt-1", at=120.0)
     first, second = ledger.epochs("gpt")
     assert (first.closed_at, first.close_reason) == (120.0, "replaced by epoch 2")
+    bare = ledger.epochs("gpt", machines=False)
+    assert bare == [each.model_copy(update={"machines": ()}) for each in (first, second)]
+    assert first.machines == ("m0",)
     assert (second.closed_at, second.incident_id) == (None, "gpt-1")
 
 
