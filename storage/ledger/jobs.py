@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from holdfast.errors import RefusedError, StaleError, UnknownError
@@ -15,8 +17,18 @@ from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import JobRow, MachineRow, StateChangeRow
 
 
+class _Look(NamedTuple):
+    """A job as it was read, and what was read."""
+
+    values: list[Any]
+    job: Job
+
+
 class Jobs(Connection):
     """Jobs, their states, and the counter that fences the generations of each."""
+
+    _looked_at: Mapping[str, _Look] = MappingProxyType({})
+    """All jobs at the last look; replaced as a whole, since several threads look."""
 
     @repeat_on_conflict
     def add_job(self, spec: JobSpec, code_version: str) -> Job:
@@ -59,10 +71,23 @@ class Jobs(Connection):
             return job_row(session, name).to(Job)
 
     def jobs(self) -> list[Job]:
-        """Return all jobs, in order of submission."""
+        """Return all jobs, in order of submission.
+
+        Those whose row is as it was at the last look are the same objects: a ledger of years has thousands of them, and
+        the gateway looks twice a second.
+        """
+        fields = tuple(Job.model_fields)
+        query: Select[Any] = select(JobRow.name, *(getattr(JobRow, field) for field in fields))
         with self._read() as session:
-            rows = session.scalars(select(JobRow).order_by(JobRow.submitted_at, JobRow.name))
-            return [row.to(Job) for row in rows]
+            rows = session.execute(query.order_by(JobRow.submitted_at, JobRow.name)).tuples().all()
+        before, known = self._looked_at, dict[str, _Look]()
+        for name, *values in rows:
+            look = before.get(name)
+            if look is None or look.values != values:
+                look = _Look(values, Job.model_validate(dict(zip(fields, values, strict=True))))
+            known[name] = look
+        self._looked_at = known
+        return [look.job for look in known.values()]
 
     def set_job(
         self,

@@ -25,6 +25,22 @@ def test_a_job_that_has_not_ended_is_not_replaced(ledger: Ledger) -> None:
         ledger.add_job(spec(), "v2")
 
 
+def test_only_jobs_that_changed_are_made_again(ledger: Ledger) -> None:
+    """Of thousands that have ended a look costs next to nothing; each change is seen, also one back to what was."""
+    running_job(ledger)
+    ledger.add_job(spec(name="old"), "v1")
+    ledger.set_job("old", state=JobState.DONE)
+    first = {job.name: job for job in ledger.jobs()}
+    ledger.set_job("gpt", machines=["m7"], spec=first["gpt"].spec.resized(1))
+    second = {job.name: job for job in ledger.jobs()}
+    assert second["old"] is first["old"]
+    assert second["gpt"] == ledger.job("gpt") != first["gpt"]
+    ledger.set_job("gpt", machines=first["gpt"].machines, spec=first["gpt"].spec)
+    third = {job.name: job for job in ledger.jobs()}
+    assert third == first
+    assert third["old"] is first["old"]
+
+
 @pytest.mark.parametrize("ended", [JobState.STOPPED, JobState.FAILED, JobState.DONE])
 def test_epochs_go_on_counting_when_an_ended_job_is_replaced(ledger: Ledger, ended: JobState) -> None:
     """Leftovers of the old job stay fenced."""
