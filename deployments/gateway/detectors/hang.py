@@ -241,30 +241,32 @@ class Hangs:
 
     def _facts(self, job: Job) -> list[HangFacts]:
         found = []
-        samples = self._samples.get(job.name)
+        samples, gap_s = self._samples.get(job.name), self._known.gap_s(job)
         same = samples.unchanged(self._policy.stacks_samples) if samples else frozenset()
         changing = samples.moved if samples else frozenset()
-        for machine, rank in self._site.fleet.ranks(job):
-            if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
-                continue
-            found.append(
-                facts(
-                    machine,
-                    rank,
-                    known.cpu[-1][0],
-                    woke_at=known.excused_at,
-                    earlier=known.earlier(),
-                    longest_gap_s=max(known.longest_gap_s, self._known.gap_s(job)),
-                    stopped_since=known.stopped_since,
-                    blocked_since=known.blocked_since,
-                    work_before=known.work_before(),
-                    stacks_unchanged=rank.rank in same,
-                    stacks_change=rank.rank in changing,
-                    vitals=self._site.fleet.vitals(machine),
-                    still=self._vitals.still(machine),
+        for machine, run in self._site.fleet.runs(job):
+            vitals, still = self._site.fleet.vitals(machine), self._vitals.still(machine)
+            for rank in run.ranks:
+                if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
+                    continue
+                found.append(
+                    facts(
+                        machine,
+                        rank,
+                        known.cpu[-1][0],
+                        woke_at=known.excused_at,
+                        earlier=known.earlier(),
+                        longest_gap_s=max(known.longest_gap_s, gap_s),
+                        stopped_since=known.stopped_since,
+                        blocked_since=known.blocked_since,
+                        work_before=known.work_before(),
+                        stacks_unchanged=rank.rank in same,
+                        stacks_change=rank.rank in changing,
+                        vitals=vitals,
+                        still=still,
+                    )
                 )
-            )
-        return found
+        return sorted(found, key=lambda each: each.rank)
 
 
 def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
