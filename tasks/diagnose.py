@@ -8,6 +8,7 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
+from holdfast.agent.client import AgentClient
 from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
@@ -166,9 +167,16 @@ async def _run_tier(case: RecoveryContext, machines: list[Machine], tier: str) -
 
 async def flight_records(case: RecoveryContext, machines: list[Machine]) -> list[FlightRecord]:
     """Return what the ranks' flight recorders have, of machines that answer."""
-    answers = await fleet.ask(
-        case.ctx, machines, lambda agent, _: agent.flight_records(case.job, case.broken_epoch)
-    )
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    async def ask(agent: AgentClient, _: Machine) -> list[FlightRecord]:
+        found = await agent.flight_records(case.job, case.broken_epoch)
+        # The members of a group once, not as often as it has members: of all ranks of a large job that is gigabytes.
+        return [
+            each.model_copy(update={"ranks": known.setdefault(each.ranks, each.ranks)}) for each in found
+        ]
+
+    answers = await fleet.ask(case.ctx, machines, ask)
     return [record for records in fleet.answered(answers).values() for record in records]
 
 

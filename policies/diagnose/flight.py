@@ -12,14 +12,14 @@ waited for none. Their stacks decide (``waiting``); else several such ranks are 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.models.agent import FlightRecord
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose.circles import on_circles
 from holdfast.policies.diagnose.flight_groups import Recorded, by_group
 from holdfast.policies.join_names import join_names
 
@@ -147,11 +147,13 @@ def _sure(ranks: Collection[int], job: Job) -> float:
 def _stuck_inside(groups: Sequence[Recorded], job: Job) -> _Cause:
     """Find a collective that all members came to and none completes, while others wait: the cause is among them."""
     waits = {rank for group in groups for rank in group.blocked()}
+    awaited = frozenset[int]().union(*(group.awaited for group in groups))
     for group in groups:
         stuck = group.stuck()
-        machines = {job.machine_of(rank) for rank in stuck}
-        others = {rank for other in groups for rank in other.waiting() if other.blocks(rank) & stuck}
-        if stuck and not stuck & waits and others - stuck and len(machines) == 1:
+        # Who waits for them is none of them: they would wait themselves.
+        if not stuck & awaited or stuck & waits:
+            continue
+        if len({job.machine_of(rank) for rank in stuck}) == 1:
             why = f"ranks {join_names(sorted(stuck))} are all in a collective of group {group.told} that does not end"
             return _Cause(ranks=frozenset(stuck), confidence=0.7, why=(why,))
     return _in_a_circle(groups)
@@ -162,30 +164,16 @@ def _in_a_circle(groups: Sequence[Recorded]) -> _Cause:
 
     The odd one is late in its group alone; where others are as alone as it, it cannot be identified.
     """
-    edges: dict[int, frozenset[int]] = defaultdict(frozenset)
-    for group in groups:
-        for rank in group.waiting():
-            edges[rank] |= group.blocks(rank)
+    around_a_circle = on_circles(
+        (rank, ahead) for group in groups for rank in group.waiting() if (ahead := group.blocks(rank))
+    )
     late = sorted(
         {group.late() for group in groups} - {frozenset()}, key=lambda ranks: (len(ranks), sorted(ranks))
     )
-    around = [
-        ranks for ranks in late if any(rank in _reached(edges, rank) for rank in sorted(ranks)[:_TRIED])
-    ]
+    around = [ranks for ranks in late if around_a_circle.intersection(sorted(ranks)[:_TRIED])]
     if not around:
         return _Cause()
     fewest = [ranks for ranks in around if len(ranks) == len(around[0])]
     named = sorted({rank for ranks in fewest for rank in ranks})
     why = f"ranks {join_names(named)} and others wait for one another in different groups: look at the code"
     return _Cause(odd=fewest[0] if len(fewest) == 1 else frozenset(), why=(why,), program=why)
-
-
-def _reached(edges: Mapping[int, frozenset[int]], start: int) -> set[int]:
-    """Return the ranks that ``start`` waits for, directly or through others."""
-    found: set[int] = set()
-    ahead = [start]
-    while ahead:
-        for rank in edges.get(ahead.pop(), frozenset()) - found:
-            found.add(rank)
-            ahead.append(rank)
-    return found

@@ -48,18 +48,37 @@ class Recorded:
         """Members with a record."""
         return frozenset(record.rank for record in self.records)
 
+    @functools.cached_property
+    def _inside(self) -> dict[int, int]:
+        """Number of the collective that a member waits in, by its rank."""
+        first = {record.rank: record for record in reversed(self.records)}
+        return {rank: record.completed + 1 for rank, record in first.items() if _waits(record)}
+
+    @functools.cached_property
+    def _missing(self) -> dict[int, frozenset[int]]:
+        """The ranks that have not come to a collective that another one waits in, by its number."""
+        return {
+            number: frozenset(other.rank for other in self.records if not _came_to(other, number))
+            for number in self._waited_in()
+        }
+
+    @functools.cached_property
+    def awaited(self) -> frozenset[int]:
+        """The ranks that some member waits for."""
+        return frozenset[int]().union(*(self._missing[number] for number in set(self._inside.values())))
+
     def waiting(self) -> frozenset[int]:
         """Return the members that are inside an operation that is not complete, and came to it."""
+        return self._waiting
+
+    @functools.cached_property
+    def _waiting(self) -> frozenset[int]:
         return frozenset(record.rank for record in self.records if _waits(record) or record.sending)
 
     def late(self) -> frozenset[int]:
         """Return the members that have not come to a collective that another one waits in."""
-        return frozenset(
-            other.rank
-            for number in self._waited_in()
-            for other in self.records
-            if not _came_to(other, number) and (not self.members or other.rank in self.members)
-        )
+        late = frozenset[int]().union(*self._missing.values())
+        return late & frozenset(self.members) if self.members else late
 
     def waited_for(self, heard: Collection[int]) -> frozenset[int]:
         """Return the members for whom others wait; of those without a record only ones that left none anywhere.
@@ -68,7 +87,7 @@ class Recorded:
             heard: ranks with a record of any group.
         """
         numbers = self._waited_in()
-        gone = frozenset(self.members) - frozenset(heard) if numbers else frozenset()
+        gone = frozenset(self.members).difference(heard) if numbers else frozenset()
         return self.late() | gone | self._peers(heard)
 
     def _peers(self, heard: Collection[int]) -> frozenset[int]:
@@ -83,11 +102,8 @@ class Recorded:
 
     def blocks(self, rank: int) -> frozenset[int]:
         """Return the ranks that ``rank`` waits for in this group."""
-        record = next((each for each in self.records if each.rank == rank), None)
-        if record is None or not _waits(record):
-            return frozenset()
-        number = record.completed + 1
-        return frozenset(other.rank for other in self.records if not _came_to(other, number))
+        number = self._inside.get(rank)
+        return frozenset() if number is None else self._missing[number]
 
     def stuck(self) -> frozenset[int]:
         """Return all members, when all are in one collective; empty: they are not, or are not known."""
@@ -100,18 +116,13 @@ class Recorded:
 
         Another member completed a later one that needs their part, and theirs run one after the other.
         """
+        newest = max((number for record in self.records for number in _with_all(record)), default=None)
         return frozenset(
             record.rank
             for record in self.records
             if record.backend in _IN_ORDER and record.enqueued > record.completed
-            if any(self._needs_all(other, record.completed + 2) for other in self.records)
+            if newest is not None and newest >= record.completed + 2
         )
-
-    @staticmethod
-    def _needs_all(record: FlightRecord, least: int) -> bool:
-        """Return whether it completed a collective, from number ``least`` on, that needs all members to complete."""
-        done = [text for number, text in record.recent.items() if least <= number <= record.completed]
-        return any(text.startswith(_BOTH_WAYS) for text in done)
 
     def disagreeing(self) -> frozenset[int]:
         """Return members whose operation differs from that of most others, under a number that some rank waits in."""
@@ -125,9 +136,11 @@ class Recorded:
     def mismatches(self) -> Iterator[str]:
         """Describe different operations under one number."""
         for number, said in self._disputed():
+            by_text: dict[str, list[int]] = defaultdict(list)
+            for rank, text in sorted(said.items()):
+                by_text[text].append(rank)
             named = " and ".join(
-                f"{text} on ranks {join_names(sorted(rank for rank in said if said[rank] == text))}"
-                for text in sorted(set(said.values()))
+                f"{text} on ranks {join_names(ranks)}" for text, ranks in sorted(by_text.items())
             )
             yield f"group {self.told}: collective {number} is {named}: the ranks disagree, look at the code"
 
@@ -142,6 +155,13 @@ class Recorded:
 
     def _waited_in(self) -> list[int]:
         return sorted({record.completed + 1 for record in self.records if _waits(record)})
+
+
+def _with_all(record: FlightRecord) -> Iterator[int]:
+    """Yield the numbers of collectives that it completed, and that need all members to complete."""
+    for number, text in record.recent.items():
+        if number <= record.completed and text.startswith(_BOTH_WAYS):
+            yield number
 
 
 def _operation(record: FlightRecord, number: int) -> str:
@@ -167,16 +187,21 @@ def by_group(records: Sequence[FlightRecord], world: int) -> list[Recorded]:
     name that there is.
     """
     spoken: dict[tuple[str, str, tuple[int, ...]], list[FlightRecord]] = defaultdict(list)
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
     for record in records:
-        members = tuple(sorted(rank for rank in record.ranks if rank < world))
+        # A group of all ranks has ten thousand members, which each of them lists.
+        if (members := known.get(record.ranks)) is None:
+            members = known[record.ranks] = tuple(sorted(rank for rank in record.ranks if rank < world))
         spoken[record.group, record.backend, members].append(record)
     for name, backend, members in list(spoken):
+        if backend and members:
+            continue
         wider = [
             key
             for key in spoken
             if key[0] == name and key[1:] != (backend, members) and _covers(key, backend, members)
         ]
-        if (not backend or not members) and len(wider) == 1:
+        if len(wider) == 1:
             spoken[wider[0]] += spoken.pop((name, backend, members))
     return [Recorded(name, members, tuple(found)) for (name, _, members), found in sorted(spoken.items())]
 

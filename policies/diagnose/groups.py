@@ -129,6 +129,7 @@ def slots(ranks: Iterable[int], ranks_per_machine: int) -> frozenset[int]:
 
 def observed(members: Iterable[Sequence[int]], world_size: int) -> list[Group]:
     """Return groups as the job's own processes made them: each set of ranks once, without groups of all ranks."""
-    found = {tuple(sorted(set(ranks))) for ranks in members}
+    # First each list once: of a group of all ranks there are ten thousand, each as long.
+    found = {tuple(sorted(set(ranks))) for ranks in {tuple(ranks) for ranks in members}}
     useful = sorted(ranks for ranks in found if 1 < len(ranks) < world_size and ranks[-1] < world_size)
     return [Group(kind="process group", index=index, ranks=ranks) for index, ranks in enumerate(useful)]
