@@ -14,12 +14,17 @@ _SILENT = frozenset(
         errno.ENETDOWN,
         errno.ETIMEDOUT,
         errno.EADDRNOTAVAIL,
+        # This side lacks something: files, or memory for sockets.
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
     }
 )
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return whether the network, not the host, kept ``error``'s connection from being made.
+    """Return whether the network or this side, not the host, kept ``error``'s connection from being made.
 
     A host that refuses is alive, and reports that no process listens; one that cannot be reached may run anything.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import httpx
 import pytest
@@ -28,6 +29,14 @@ def test_no_way_to_the_host_is_silence(number: int) -> None:
     error = wrapped(OSError(number, "x"))
     assert is_silence(error)
     assert said(error) in ("no route to host", "network is unreachable", "connection timed out")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_what_this_side_lacks_is_silence(number: int) -> None:
+    """A caller of a thousand agents that may open no more files knows nothing of them: none is taken for dead."""
+    error = wrapped(OSError(number, "x"))
+    assert is_silence(error)
+    assert said(error) == os.strerror(number).lower()
 
 
 def test_a_refused_connection_is_none() -> None:
