@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from holdfast.deployments.gateway.fleet.roles import TICK_S, Roles
 from holdfast.deployments.gateway.fleet.sizes import Sizes
 from holdfast.deployments.gateway.fleet.step_times import StepTimes
 from holdfast.deployments.gateway.fleet.times import Times
-from holdfast.deployments.gateway.fleet.view import Fleet
+from holdfast.deployments.gateway.fleet.view import WATCHED, Fleet
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.intake.on_hold import OnHold
 from holdfast.deployments.gateway.intake.requeue import Requeue
@@ -62,6 +63,8 @@ KEPT_S = 90 * 86_400.0
 """Alerts that led to no incident are kept so long."""
 RECONCILE_S = 1.0
 LEFTOVERS_S = 5.0
+MOST_HEARTBEATS = 500
+"""A second: of more, one gateway may answer so late that machines take it for gone."""
 TIMES_S = 15.0
 REHEARSALS_S = 2.0
 
@@ -143,6 +146,7 @@ class Gateway:
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._forgot_at = clock.monotonic()
+        self._many_heartbeats = False
         self._loops: list[asyncio.Task[None]] = []
 
     def _over(self, alert: Alert) -> None:
@@ -252,9 +256,27 @@ class Gateway:
         if not forgot:  # else there may be more: the next round goes on
             self._forgot_at = clock.monotonic()
 
+    def _note_heartbeats(self) -> None:
+        """Log once when the machines in service send more heartbeats than one gateway answers in time."""
+        every_s = self.site.settings.heartbeat_s
+        watched = sum(machine.state in WATCHED for machine in self.site.fleet.machines.values())
+        many, before = watched / every_s > MOST_HEARTBEATS, self._many_heartbeats
+        self._many_heartbeats = many
+        if many and not before:
+            log.warning(
+                "%d machines that send a heartbeat every %g s are %.0f a second, and one gateway answers about %d: set "
+                "HOLDFAST_HEARTBEAT_S to %.1f or more, for the gateway and all agents",
+                watched,
+                every_s,
+                watched / every_s,
+                MOST_HEARTBEATS,
+                math.ceil(10 * watched / MOST_HEARTBEATS) / 10,
+            )
+
     async def _refresh(self) -> None:
         await self.site.refresh()
         metrics, fleet = self.site.metrics, self.site.fleet
+        self._note_heartbeats()
         metrics.machines.clear()
         for machine in fleet.machines.values():
             metrics.machines.labels(machine.state).inc()
