@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 
 from holdfast.errors import UnknownError
@@ -127,14 +127,24 @@ class Epochs(Connection):
 
     def max_step(self, job: str) -> int:
         """Return the furthest step that any epoch of the job did or restored since it was last submitted; else 0."""
-        furthest = func.max(func.coalesce(EpochRow.last_step, EpochRow.start_step))
-        query = (
-            select(furthest)
-            .join(JobRow, JobRow.name == EpochRow.job)
-            .where(EpochRow.job == job, EpochRow.epoch > JobRow.submitted_epoch)
-        )
         with self._read() as session:
-            return session.scalar(query) or 0
+            row = session.execute(_furthest().where(EpochRow.job == job)).first()
+            return row[1] if row else 0
+
+    def max_steps(self) -> dict[str, int]:
+        """Return the same of all jobs, by name; those without an epoch since then are left out."""
+        with self._read() as session:
+            return dict(session.execute(_furthest()).tuples().all())
+
+
+def _furthest() -> Select[tuple[str, int]]:
+    """Select each job's furthest step since it was last submitted."""
+    return (
+        select(EpochRow.job, func.max(func.coalesce(EpochRow.last_step, EpochRow.start_step)))
+        .join(JobRow, JobRow.name == EpochRow.job)
+        .where(EpochRow.epoch > JobRow.submitted_epoch)
+        .group_by(EpochRow.job)
+    )
 
 
 def _stretch(session: Session, row: EpochRow, first: int | None, begun_at: float, stall_s: float) -> None:

@@ -106,14 +106,14 @@ class Incidents(Connection):
             _add_alerts(session, row.id, alerts)
             return incident_of(session, row)
 
-    def incident(self, incident_id: str) -> Incident:
-        """Return the incident.
+    def incident(self, incident_id: str, *, evidence: bool = True) -> Incident:
+        """Return the incident; without ``evidence`` it carries no alerts.
 
         Raises:
             UnknownError: no such incident.
         """
         with self._read() as session:
-            return incident_of(session, incident_row(session, incident_id))
+            return incident_of(session, incident_row(session, incident_id), evidence=evidence)
 
     def incidents(
         self,

@@ -31,10 +31,10 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/status")
     def status() -> dict[str, Any]:
-        incidents = ledger.incidents(state=IncidentState.OPEN)
+        incidents, reached = ledger.incidents(state=IncidentState.OPEN), ledger.max_steps()
         away = gateway.dispatcher.prefect_away_since
         return {
-            "jobs": [_job(gateway, job) for job in ledger.jobs()],
+            "jobs": [_job(gateway, job, reached.get(job.name, 0)) for job in ledger.jobs()],
             "machines": [
                 machine.model_dump(mode="json") | {"late_s": gateway.site.late_s(machine)}
                 for machine in ledger.machines()
@@ -65,7 +65,7 @@ def routes(gateway: Gateway) -> APIRouter:
         found = ledger.job(name)
         return {
             "job": found.model_dump(mode="json"),
-            "status": _job(gateway, found),
+            "status": _job(gateway, found, ledger.max_step(name)),
             "epochs": [epoch.model_dump(mode="json") for epoch in ledger.epochs(name)],
             "versions": [version.model_dump(mode="json") for version in ledger.versions(name)],
             "pending_version": ledger.pending_version(name),
@@ -137,8 +137,8 @@ def _repair(repair: Repair) -> dict[str, Any]:
     return repair.model_dump(mode="json", exclude={"holder"}) | {"told": repair.told}
 
 
-def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
-    """Return one job of the status. Ranks as the newest heartbeats have them."""
+def _job(gateway: Gateway, job: Job, reached: int) -> dict[str, Any]:
+    """Return one job of the status. Ranks as the newest heartbeats have them; ``reached``: its step in the ledger."""
     site = gateway.site
     time = times.of(site, job)
     ranks = [
@@ -149,7 +149,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "name": job.name,
         "state": job.state.value,
         "epoch": job.epoch,
-        "step": max([site.ledger.max_step(job.name), *(int(rank["step"]) for rank in ranks)]),
+        "step": max([reached, *(int(rank["step"]) for rank in ranks)]),
         **time,
         "code_version": job.code_version,
         "machines": list(job.machines),

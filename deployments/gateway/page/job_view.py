@@ -32,7 +32,7 @@ def job_view(gateway: Gateway, name: str) -> dict[str, Any]:
     curve = series(history, now, INTERVALS)
     acting = site.ledger.acting(name)
     return {
-        **job_facts(gateway, job),
+        **job_facts(gateway, job, site.ledger.max_step(name)),
         **times.of(site, job),
         "begin": min((row.opened_at for row in history.epochs), default=None),
         "until": now,

@@ -21,13 +21,15 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     """Return the whole view. Blocks for the ledger."""
     ledger = gateway.site.ledger
     jobs, machines = ledger.jobs(), ledger.machines()
-    still_open = ledger.incidents(state=IncidentState.OPEN)
+    still_open = ledger.incidents(state=IncidentState.OPEN, evidence=False)
     waits = ledger.waits()
-    waiting = [ledger.incident(wait.incident_id) for wait in waits]
-    recent = {row.id: row for row in (*still_open, *waiting, *ledger.incidents(limit=RECENT))}
+    waiting = [ledger.incident(wait.incident_id, evidence=False) for wait in waits]
+    newest = ledger.incidents(limit=RECENT, evidence=False)
+    recent = {row.id: row for row in (*still_open, *waiting, *newest)}
+    reached = ledger.max_steps()
     away = gateway.dispatcher.prefect_away_since
     return {
-        "jobs": [_job(gateway, job, still_open) for job in jobs],
+        "jobs": [_job(gateway, job, still_open, reached.get(job.name, 0)) for job in jobs],
         "machines": columns(gateway.site, machines),
         "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
         "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
@@ -78,8 +80,8 @@ def prefect_ui(gateway: Gateway) -> str | None:
     return redact.link(ui) if ui.startswith(("http://", "https://")) else None
 
 
-def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
-    """Return the facts of a job that every view shows."""
+def job_facts(gateway: Gateway, job: Job, reached: int) -> dict[str, Any]:
+    """Return the facts of a job that every view shows; ``reached``: its furthest step in the ledger."""
     spec = job.spec
     seen = max((run.step for _, run in gateway.site.fleet.ranks(job)), default=0)
     return {
@@ -87,7 +89,7 @@ def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
         "state": job.state.value,
         "mode": spec.mode.value,
         "epoch": job.epoch,
-        "step": max(gateway.site.ledger.max_step(job.name), seen),
+        "step": max(reached, seen),
         "code_version": job.code_version,
         "machines": len(job.machines),
         "world_size": spec.world_size,
@@ -104,12 +106,12 @@ def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
     }
 
 
-def _job(gateway: Gateway, job: Job, still_open: list[Incident]) -> dict[str, Any]:
+def _job(gateway: Gateway, job: Job, still_open: list[Incident], reached: int) -> dict[str, Any]:
     mine = [row for row in still_open if row.job == job.name]
     # The oldest open incident is the one that is worked on.
     acting = min(mine, key=lambda row: row.opened_at, default=None)
     return {
-        **job_facts(gateway, job),
+        **job_facts(gateway, job, reached),
         **times.of(gateway.site, job),
         "incident": incident_line(acting) if acting else None,
     }

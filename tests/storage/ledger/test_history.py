@@ -63,11 +63,16 @@ def test_the_furthest_step_counts_over_all_epochs_of_a_submission(ledger: Ledger
         ledger.open_epoch("gpt", epoch, start, "v1", ["m0"], "", at=1.0)
         ledger.mark("gpt", epoch, last, 2.0)
     assert ledger.max_step("gpt") == 50
+    running_job(ledger, "other")
+    ledger.open_epoch("other", ledger.next_epoch("other"), 7, "v1", ["m1"], "", at=1.0)
+    assert ledger.max_steps() == {"gpt": 50, "other": 7}
     ledger.set_job("gpt", state=JobState.STOPPED)
     ledger.add_job(spec(), "v2")
     assert ledger.max_step("gpt") == 0
+    assert ledger.max_steps() == {"other": 7}
     ledger.open_epoch("gpt", ledger.next_epoch("gpt"), 45, "v2", ["m0"], "", at=3.0)
     assert ledger.max_step("gpt") == 45
+    assert ledger.max_steps() == {"gpt": 45, "other": 7}
 
 
 def test_code_versions_keep_their_order_and_stay_bad(ledger: Ledger) -> None:
