@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.stillness import Stillness
@@ -46,6 +46,8 @@ class Waiting:
     async def tick(self) -> None:
         """Run one round."""
         listed = await asyncio.to_thread(self._site.ledger.waits)
+        found = await asyncio.to_thread(self._site.ledger.machines) if listed else []
+        machines = {each.name: each for each in found}
         quiet: defaultdict[tuple[str, IncidentClass], list[tuple[Wait, frozenset[str]]]] = defaultdict(list)
         for wait in listed:
             job = await self._site.job(wait.job)
@@ -54,7 +56,7 @@ class Waiting:
             incident = await asyncio.to_thread(self._site.ledger.incident, wait.incident_id)
             if _obsolete(wait, incident, job):
                 await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
-            elif why := waits.due(wait, await self._facts(wait, incident, job)):
+            elif why := waits.due(wait, await self._facts(wait, incident, job, machines)):
                 await self._again(wait, why)
             elif wait.runs_on:
                 quiet[wait.job, incident.incident_class].append((wait, _machines(incident)))
@@ -208,9 +210,10 @@ class Waiting:
         await asyncio.to_thread(ledger.put_wait, seen.wait)
         return seen.said
 
-    async def _facts(self, wait: Wait, incident: Incident, job: Job) -> waits.Facts:
+    async def _facts(
+        self, wait: Wait, incident: Incident, job: Job, machines: Mapping[str, Machine]
+    ) -> waits.Facts:
         ledger = self._site.ledger
-        machines = {each.name: each for each in await asyncio.to_thread(ledger.machines)}
         mine = [machines[name] for name in job.machines if name in machines]
         gone = [each.name for each in mine if not each.serves(job.name)]
         since = await self._asked_at(wait) if wait.missing is Missing.APPROVAL else wait.since
