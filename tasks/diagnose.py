@@ -22,6 +22,8 @@ from holdfast.tasks.recovery_context import RecoveryContext
 
 _SPARES = 4
 """Number of standbys that may be the good partner of a suspect."""
+_MOST_LINES = 100
+"""Findings, or lines of evidence, that a run logs of one look: each is sent to Prefect."""
 
 
 async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) -> Verdict:
@@ -85,9 +87,14 @@ async def check(case: RecoveryContext, tier: str) -> tuple[Finding, ...]:
     bad = [finding for finding in findings if not finding.ok]
     logger = get_run_logger()
     logger.info("%s: %d checks, %d failed", tier, len(findings), len(bad))
-    for finding in bad:
-        logger.warning("%s on %s: %s", finding.check, finding.machine, finding.detail)
+    for line in _bounded([f"{each.check} on {each.machine}: {each.detail}" for each in bad]):
+        logger.warning("%s", line)
     return findings
+
+
+def _bounded(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
 
 
 @task(task_run_name="dump stacks of {case.job}")
@@ -137,7 +144,7 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)
     verdict = Verdict.model_validate(done)
-    for line in verdict.evidence:
+    for line in _bounded(verdict.evidence):
         get_run_logger().info("%s", line)
     return verdict
 

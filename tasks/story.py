@@ -13,6 +13,8 @@ from holdfast.policies.restore import kept_processes
 from holdfast.shown import plain
 
 _LONGEST = 300
+_MOST_EVIDENCE = 100
+"""Lines of evidence in a report: Prefect takes no artifact of any size, and a thousand machines have a line each."""
 
 
 def escape(text: object) -> str:
@@ -43,7 +45,9 @@ def markdown(
     if len(incident.alerts) > 20:
         lines.append(f"| | and {len(incident.alerts) - 20} more | | | |")
     if verdict.evidence:
-        lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in verdict.evidence)]
+        told, more = verdict.evidence[:_MOST_EVIDENCE], len(verdict.evidence) - _MOST_EVIDENCE
+        lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in told)]
+        lines += [f"- and {more} more"] if more > 0 else []
     lines += _not_kept(actions)
     lines += _restored(actions)
     lines += ["", "## Actions", "", "| after | took | action | result |", "|--:|--:|---|---|"]

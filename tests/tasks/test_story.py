@@ -65,6 +65,14 @@ def test_an_alert_storm_makes_a_bounded_report() -> None:
     assert "and 180 more" in markdown(incident(alerts=storm), [], "", Verdict())
 
 
+def test_evidence_against_a_thousand_machines_makes_a_bounded_report() -> None:
+    """The first hundred lines are told, the rest counted."""
+    lines = tuple(f"inspect on m{number}: bad" for number in range(1200))
+    text = markdown(incident(), [], "", Verdict(evidence=lines))
+    assert "- inspect on m99: bad\n- and 1100 more\n" in text
+    assert "m100:" not in text
+
+
 def test_suspects_name_their_accuser() -> None:
     """The root alert's machine and the diagnosis' are told apart."""
     rows = suspects(incident(), Verdict(suspects=("m3",), confidence=0.8, evidence=("check on m3: bad",)))
