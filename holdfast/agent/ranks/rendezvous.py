@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.errors import UnavailableError
-from holdfast.listen import listen
+from holdfast.listen import listen, many_files
 
 _OPEN_S = 12.0
 _POLL_S = 0.002
@@ -27,6 +27,7 @@ def serve(answer: str, host: str) -> None:
     """
     import torch.distributed as dist  # noqa: PLC0415  (the agent itself never loads torch)
 
+    many_files()  # each rank keeps connections: with the usual 1,024 a thousand ranks never meet
     listener = listen(host, 0, backlog=_BACKLOG)
     port = int(listener.getsockname()[1])
     store = dist.TCPStore(  # type: ignore[attr-defined]

@@ -1,42 +1,48 @@
-"""The store where ranks meet, in a process of its own as the agent starts it."""
+"""The store in which ranks meet has room for all of them."""
 
 from __future__ import annotations
 
-import multiprocessing
-import re
-import socket
-from datetime import timedelta
+import os
+import resource
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+import pytest
 
-from holdfast.agent.ranks.rendezvous import serve
-from tests.e2e.waiting import wait_for
-
-_LISTENS = "0A"
+from holdfast.agent.ranks import rendezvous
 
 
-def test_the_store_listens_on_the_machines_own_address_alone(tmp_path: Path) -> None:
-    """Ranks reach it there; a stranger who comes by another address of the machine is refused by the kernel."""
-    answer = tmp_path / "port"
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(str(answer), "127.0.0.1"))
-    process.start()
+class Ended(Exception):
+    """The store would serve from here on."""
+
+
+def test_the_store_may_open_as_many_files_as_its_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of ten thousand ranks keeps a connection, and a process may open 1,024 files by default."""
+    kept: list[int] = []
+
+    def store(_host: str, port: int, _world: None, **given: Any) -> SimpleNamespace:
+        kept.append(given["master_listen_fd"])
+        return SimpleNamespace(port=port)
+
+    def pause() -> NoReturn:
+        raise Ended
+
+    distributed = SimpleNamespace(TCPStore=store)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    monkeypatch.setattr("signal.pause", pause)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        wait_for("an answer of the store", answer.exists)
-        port = int(answer.read_text())
-        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=90))
-        store.set("met", "here")
-        assert store.get("met") == b"here"
-        assert _listening(port) == {socket.inet_aton("127.0.0.1")[::-1].hex().upper()}
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+        with pytest.raises(Ended):
+            rendezvous.serve(str(tmp_path / "port"), "127.0.0.1")
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert int((tmp_path / "port").read_text()) > 0
     finally:
-        process.kill()
-        process.join()
-
-
-def _listening(port: int) -> set[str]:
-    lines = [
-        *Path("/proc/net/tcp").read_text().splitlines(),
-        *Path("/proc/net/tcp6").read_text().splitlines(),
-    ]
-    rows = [re.split(r"\s+", line.strip()) for line in lines[1:]]
-    return {row[1].split(":")[0] for row in rows if row[3] == _LISTENS and row[1].endswith(f":{port:04X}")}
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in kept:
+            os.close(number)
