@@ -61,6 +61,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )
         ),
+        at_once=fleet.LONG_AT_ONCE,
     )
     return _found(subject, tier, await _heard_again(subject, tier, machines, list(answers.items())))
 

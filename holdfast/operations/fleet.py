@@ -23,6 +23,8 @@ from holdfast.operations.context import Context
 Answer = TypeVar("Answer")
 
 AT_ONCE = 128
+LONG_AT_ONCE = 1024
+"""Of commands that take the machines long, and the caller next to nothing: each further round would take as long again."""
 GIVEN_UP_S = 2.0
 """To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 _ASKED = 3
@@ -30,10 +32,10 @@ _ASKED = 3
 
 
 async def each(
-    machines: Iterable[Machine], work: Callable[[Machine], Awaitable[Answer]]
+    machines: Iterable[Machine], work: Callable[[Machine], Awaitable[Answer]], at_once: int = AT_ONCE
 ) -> dict[str, Answer]:
-    """Do ``work`` for all ``machines``, :data:`AT_ONCE` at a time; results by machine name."""
-    gate = asyncio.Semaphore(AT_ONCE)
+    """Do ``work`` for all ``machines``, ``at_once`` at a time; results by machine name."""
+    gate = asyncio.Semaphore(at_once)
 
     async def one(machine: Machine) -> Answer:
         async with gate:
@@ -48,6 +50,8 @@ async def ask(
     ctx: Context,
     machines: Iterable[Machine],
     command: Callable[[AgentClient, Machine], Awaitable[Answer]],
+    *,
+    at_once: int = AT_ONCE,
 ) -> dict[str, Answer | HoldfastError]:
     """Send ``command`` to the agents of ``machines``; return the answer or the error, by machine name.
 
@@ -68,7 +72,7 @@ async def ask(
         except HoldfastError as error:
             return error
 
-    answers = await each(machines, one)
+    answers = await each(machines, one, at_once)
     refused = [answer for answer in answers.values() if isinstance(answer, UnauthorizedError)]
     if refused and len(refused) == len(answers):
         raise refused[0]

@@ -45,7 +45,9 @@ async def test_collectives_take_the_jobs_way_over_the_network(
             sent.append(command)
             return []
 
-    async def ask(_ctx: Context, machines: Iterable[Machine], command: Callable[..., Any]) -> dict[str, Any]:
+    async def ask(
+        _ctx: Context, machines: Iterable[Machine], command: Callable[..., Any], **_: int
+    ) -> dict[str, Any]:
         return {each.name: await command(Agent(), each) for each in machines}
 
     monkeypatch.setattr(fleet, "ask", ask)
@@ -127,7 +129,9 @@ async def test_a_machine_whose_result_is_late_and_that_answers_is_not_accused(
                 raise SilentError("no answer: ReadTimeout")
             return "busy"
 
-    async def ask(_ctx: Context, machines: Iterable[Machine], command: Callable[..., Any]) -> dict[str, Any]:
+    async def ask(
+        _ctx: Context, machines: Iterable[Machine], command: Callable[..., Any], **_: int
+    ) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         for each in machines:
             try:

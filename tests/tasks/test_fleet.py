@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -64,6 +65,25 @@ async def test_a_secret_that_all_refuse_is_ours(ctx: Context) -> None:
     with pytest.raises(UnauthorizedError):
         await fleet.ask(ctx, machines, refuse(*NAMES))
     assert await fleet.ask(ctx, [], refuse()) == {}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, fleet.LONG_AT_ONCE])
+async def test_only_so_many_machines_are_asked_at_once(ctx: Context, at_once: int) -> None:
+    """What takes machines long is asked of a thousand together: each further round would take as long again."""
+    asked, most = 0, 0
+
+    async def command(_: AgentClient, machine: Machine) -> str:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        asked -= 1
+        return machine.name
+
+    answers = await fleet.ask(ctx, ctx.ledger.machines(), command, at_once=at_once)
+    assert answers == {name: name for name in NAMES}
+    assert most == min(at_once, len(NAMES))
 
 
 async def test_errors_of_machines_are_answers(ctx: Context) -> None:
