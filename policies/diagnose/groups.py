@@ -80,6 +80,12 @@ def _experts(world_size: int, parallelism: Parallelism) -> tuple[tuple[int, ...]
     return tuple(found)
 
 
+@lru_cache(maxsize=8)
+def _expert_places(world_size: int, parallelism: Parallelism) -> dict[int, int]:
+    """Return each rank's place in its EP group; those without one are left out."""
+    return {rank: at for ranks in _experts(world_size, parallelism) for at, rank in enumerate(ranks)}
+
+
 class Place(Frozen):
     """Coordinates of a rank in the layout, each from 0."""
 
@@ -94,8 +100,7 @@ def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
     """Return the coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
     axes = _axes(world_size, parallelism)
     at = {kind: rank // axes[kind][1] % axes[kind][0] for kind in _KINDS}
-    mine = next((ranks for ranks in _experts(world_size, parallelism) if rank in ranks), (rank,))
-    return Place(**at, ep=mine.index(rank))
+    return Place(**at, ep=_expert_places(world_size, parallelism).get(rank, 0))
 
 
 def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[Group]:
