@@ -42,17 +42,21 @@ class HttpStacks:
     async def read(self, job: Job, machines: Mapping[str, Machine]) -> dict[int, str]:
         """Ask all machines of the job at once, so many at a time."""
         known = [machines[name] for name in job.machines if name in machines]
-        dumps = await asyncio.gather(*(self._of(machine, job) for machine in known))
-        return digests([dump for found in dumps for dump in found])
+        found: dict[int, str] = {}
+        for each in await asyncio.gather(*(self._of(machine, job) for machine in known)):
+            found |= each
+        return found
 
-    async def _of(self, machine: Machine, job: Job) -> list[StackDump]:
+    async def _of(self, machine: Machine, job: Job) -> dict[int, str]:
+        """Return the digests of one machine's ranks: the stacks of a thousand machines would be a million frames."""
         async with self._turns:
             try:
-                return await AgentClient(
+                dumps = await AgentClient(
                     machine.address, self._secret, http=self._http, tls=self._tls
                 ).stacks(job.name, job.epoch)
             except HoldfastError:
-                return []
+                return {}
+            return digests(dumps)
 
 
 def digests(dumps: list[StackDump]) -> dict[int, str]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.deployments.gateway.detectors.stacks import StackHistory, digests
+import httpx
+import pytest
+from pydantic import TypeAdapter
+
+from holdfast.deployments.gateway.detectors import stacks as reading
+from holdfast.deployments.gateway.detectors.stacks import HttpStacks, StackHistory, digests
 from holdfast.models.agent import Frame, Heartbeat, JobOnMachine, RankPhase, RankState, StackDump
 from holdfast.models.alert import IncidentClass
 from holdfast.models.job import Job
@@ -42,6 +47,29 @@ def test_a_digest_covers_all_threads_of_a_rank_and_no_children() -> None:
     assert set(first) == {0, 1}
     assert digests([*reversed(threads), dump(0, 8, child=True), dump(1, 1)]) == first
     assert digests([dump(0, 1), dump(0, 3, thread="T")])[0] != first[0]
+
+
+async def test_stacks_are_digested_machine_by_machine(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a thousand machines together are half a gigabyte; one that does not answer is left out."""
+    told = {number: [dump(number, 1), dump(number, 2, thread="T")] for number in (0, 1)}
+    at_once: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        mine = told.get(int(request.url.host.removeprefix("m")))
+        if mine is None:
+            return httpx.Response(503)
+        return httpx.Response(200, content=TypeAdapter(list[StackDump]).dump_json(mine))
+
+    def counted(dumps: list[StackDump]) -> dict[int, str]:
+        at_once.append(len(dumps))
+        return digests(dumps)
+
+    monkeypatch.setattr(reading, "digests", counted)
+    job = await kit.running_job(machines=3)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        found = await HttpStacks(http, "secret").read(job, kit.gateway.site.fleet.machines)
+    assert found == digests([*told[0], *told[1]])
+    assert at_once == [2, 2]
 
 
 def test_a_rank_is_unchanged_after_enough_equal_samples() -> None:
