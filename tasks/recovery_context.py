@@ -141,8 +141,8 @@ class RecoveryContext(Frozen):
         """Return finished actions of one kind, oldest first."""
         return [
             action
-            for action in self.ctx.ledger.actions(self.incident_id)
-            if action.kind == kind and action.state == "done"
+            for action in self.ctx.ledger.actions(self.incident_id, kind)
+            if action.state == "done"
         ]
 
     def begun(self, kind: str, target: str) -> Mapping[str, Any]:
@@ -151,7 +151,7 @@ class RecoveryContext(Frozen):
         What an act changes is read here when it is repeated: the run before it may have been killed in its middle.
         """
         key = f"{kind}:{target}"
-        actions = self.ctx.ledger.actions(self.incident_id)
+        actions = self.ctx.ledger.actions(self.incident_id, kind)
         return next((action.intent for action in actions if action.key == key), {})
 
     async def once(

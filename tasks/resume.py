@@ -97,7 +97,8 @@ async def _patiently(case: RecoveryContext, key: str, keep_s: float) -> Launched
     """
     ctx, reason = case.ctx, f"{case.incident_class} {case.incident_id}"
     while True:
-        waits = [a for a in ctx.ledger.actions(case.incident_id) if a.key.startswith(f"wait:{key}:")]
+        past = ctx.ledger.actions(case.incident_id, "wait")
+        waits = [a for a in past if a.key.startswith(f"wait:{key}:")]
         waited_s = ctx.clock.now() - waits[0].begun_at if waits else 0.0
         try:
             return await launch(
@@ -157,7 +158,7 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
 def _sign(case: RecoveryContext, epoch: int) -> None:
     """Record that a start that takes long is waited for: a sign of life for the gateway."""
     ledger, begins = case.ledger, f"starting:e{epoch}:"
-    number = 1 + sum(a.key.startswith(begins) for a in ledger.actions(case.incident_id))
+    number = 1 + sum(a.key.startswith(begins) for a in ledger.actions(case.incident_id, "starting"))
     key = f"{begins}{number}"
     ledger.begin(case.incident_id, case.attempt, key, "starting", {"epoch": epoch}, case.lease)
     ledger.finish(case.incident_id, key, {"epoch": epoch})

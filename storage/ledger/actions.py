@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from holdfast.clock import Clock
@@ -15,6 +15,9 @@ from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.incidents import incident_row, must_be_open
 from holdfast.storage.ledger.leases import must_hold
 from holdfast.storage.ledger.schema import ActionRow
+
+OF_ALL_MACHINES = ("check", "stacks")
+"""Kinds of action that look at every machine of a job: what they find on a thousand is megabytes."""
 
 
 class Actions(Connection):
@@ -60,11 +63,16 @@ class Actions(Connection):
         """
         return self._end(incident_id, key, ActionState.FAILED, {"error": error})
 
-    def actions(self, incident_id: str) -> list[Action]:
-        """Return all actions of an incident, oldest first."""
-        query = select(ActionRow).where(ActionRow.incident_id == incident_id).order_by(ActionRow.id)
+    def actions(self, incident_id: str, kind: str | None = None, *, evidence: bool = True) -> list[Action]:
+        """Return the actions of an incident, oldest first; of one kind if given.
+
+        Without ``evidence`` those of :data:`OF_ALL_MACHINES` have no intent and result, which are most of what is read.
+        """
+        which = ActionRow.incident_id == incident_id
+        if kind is not None:
+            which &= ActionRow.kind == kind
         with self._read() as session:
-            return [row.to(Action) for row in session.scalars(query)]
+            return actions_of(session, which, evidence=evidence)
 
     def _end(self, incident_id: str, key: str, state: ActionState, result: dict[str, Any]) -> Action:
         with self._write() as session:
@@ -76,6 +84,20 @@ class Actions(Connection):
             session.flush()
             session.refresh(row)
             return row.to(Action)
+
+
+def actions_of(session: Session, which: ColumnElement[bool], *, evidence: bool = True) -> list[Action]:
+    """Return actions, oldest first; ``evidence`` as for :meth:`Actions.actions`."""
+    if evidence:
+        rows = session.scalars(select(ActionRow).where(which).order_by(ActionRow.id))
+        return [row.to(Action) for row in rows]
+    large = ActionRow.kind.in_(OF_ALL_MACHINES)
+    found = {row.id: row.to(Action) for row in session.scalars(select(ActionRow).where(which, ~large))}
+    names = [name for name in Action.model_fields if name not in ("intent", "result")]
+    query: Select[Any] = select(ActionRow.id, *(getattr(ActionRow, name) for name in names))
+    for number, *values in session.execute(query.where(which, large)).tuples():
+        found[number] = Action.model_validate(dict(zip(names, values, strict=True)))
+    return [found[number] for number in sorted(found)]
 
 
 def begin(  # noqa: PLR0917

@@ -1,11 +1,12 @@
-"""A job's whole history in one consistent view, without the bulk of its alerts."""
+"""A job's whole history in one consistent view, without the bulk of its alerts and findings."""
 
 from __future__ import annotations
 
 from sqlalchemy import select
 
 from holdfast.models.alert import Incident
-from holdfast.models.history import Action, Epoch, History, StateChange, Stretch
+from holdfast.models.history import Epoch, History, StateChange, Stretch
+from holdfast.storage.ledger.actions import actions_of
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, StateChangeRow, StretchRow
@@ -26,7 +27,7 @@ class Histories(Connection):
             mine = (IncidentRow.job == job) & (IncidentRow.opened_at >= since)
             epochs = select(EpochRow).where(EpochRow.job == job, EpochRow.epoch > after)
             stretches = select(StretchRow).where(StretchRow.job == job, StretchRow.epoch > after)
-            actions = select(ActionRow).join(IncidentRow, IncidentRow.id == ActionRow.incident_id).where(mine)
+            acted = ActionRow.incident_id.in_(select(IncidentRow.id).where(mine))
             states = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)
             return History(
                 epochs=tuple(e.to(Epoch) for e in session.scalars(epochs.order_by(EpochRow.epoch))),
@@ -35,7 +36,7 @@ class Histories(Connection):
                     _incident(i)
                     for i in session.scalars(select(IncidentRow).where(mine).order_by(IncidentRow.n))
                 ),
-                actions=tuple(a.to(Action) for a in session.scalars(actions.order_by(ActionRow.id))),
+                actions=tuple(actions_of(session, acted, evidence=False)),
                 states=tuple(c.to(StateChange) for c in session.scalars(states.order_by(StateChangeRow.id))),
                 want=int((row.spec.get("elastic") or {}).get("want") or row.spec.get("machines") or 0),
             )

@@ -41,7 +41,9 @@ def routes(gateway: Gateway) -> APIRouter:
             ],
             "incidents": [incident.model_dump(mode="json") for incident in incidents],
             "repairs": [_repair(each) for each in ledger.repairs(state=RepairState.OPEN)],
-            "asks": [ask for each in incidents if (ask := question(each, ledger.actions(each.id)))],
+            "asks": [
+                ask for each in incidents if (ask := question(each, ledger.actions(each.id, "approve")))
+            ],
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
             "prefect": {

@@ -39,7 +39,7 @@ def job_view(gateway: Gateway, name: str) -> dict[str, Any]:
         "steps": steps(history.epochs, history.stretches),
         "ettr_curve": [[round(p.at, 2), round(p.total, 4), round(p.interval, 4)] for p in curve],
         "incidents": [incident_line(row) for row in history.incidents[-INCIDENTS:]],
-        "ask": question(acting, site.ledger.actions(acting.id)) if acting else None,
+        "ask": question(acting, site.ledger.actions(acting.id, "approve")) if acting else None,
         "open": acting.id if acting and acting.state is IncidentState.OPEN else None,
         "epochs": [_epoch(row) for row in history.epochs[-EPOCHS:]],
     }

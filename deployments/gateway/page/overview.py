@@ -32,7 +32,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "jobs": [_job(gateway, job, still_open, reached.get(job.name, 0)) for job in jobs],
         "machines": columns(gateway.site, machines),
         "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
-        "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
+        "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id, "approve")))],
         "waits": [wait.model_dump(mode="json") for wait in waits],
         "pool": _pool(gateway, machines),
         "prefect": {

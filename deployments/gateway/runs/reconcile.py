@@ -100,7 +100,7 @@ class Reconciler:
         self._dispatcher.start(incident)
 
     async def _compare(self, incident: Incident, run: PlaybookRun | None) -> None:
-        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id, evidence=False)
         now = self._by_signs(incident, run, actions)
         if run is not None and run.phase is RunPhase.SUSPENDED:
             await self._approvals.look(incident, actions, self._waiting.resolved(incident))
@@ -144,7 +144,7 @@ class Reconciler:
         patience = self._site.policy.gateway.offline_after_s
         if away_s < patience:
             return
-        times = _times(await asyncio.to_thread(self._site.ledger.actions, incident.id))
+        times = _times(await asyncio.to_thread(self._site.ledger.actions, incident.id, evidence=False))
         newest = max([incident.opened_at, incident.first_task_at or 0.0, *times])
         signs = (incident.attempt, incident.first_task_at, times)
         if self._still_s(incident, signs, newest) > AWAY_FACTOR * patience:
@@ -152,7 +152,8 @@ class Reconciler:
 
     async def _again(self, incident: Incident, why: str) -> None:
         ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
-        spent = attempts_spent(incident, await asyncio.to_thread(ledger.actions, incident.id))
+        actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
+        spent = attempts_spent(incident, actions)
         if spent >= limit:
             await self._give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
             return

@@ -75,6 +75,24 @@ def test_the_furthest_step_counts_over_all_epochs_of_a_submission(ledger: Ledger
     assert ledger.max_steps() == {"gpt": 45, "other": 7}
 
 
+def test_what_checks_found_on_all_machines_is_read_only_where_it_is_asked_for(ledger: Ledger) -> None:
+    """Findings of a thousand machines are megabytes; the gateway looks at the actions each second."""
+    running_job(ledger)
+    known = incident(ledger)
+    for key, kind in (("pause:e1", "pause"), ("check:inspect:e1", "check"), ("stacks:e1", "stacks")):
+        ledger.begin(known.id, 1, key, kind, {"incarnations": {"m0": "i1"}})
+        ledger.finish(known.id, key, {"findings": [{"machine": "m0", "ok": True}]})
+    ledger.begin(known.id, 1, "check:matmul:e1", "check", {"tier": "matmul"})
+    whole = ledger.actions(known.id)
+    bare = ledger.actions(known.id, evidence=False)
+    assert [each.key for each in bare] == [each.key for each in whole]
+    left_out = {"intent": {}, "result": {}}
+    assert bare == [whole[0], *(each.model_copy(update=left_out) for each in whole[1:])]
+    assert whole[1].result["findings"]
+    assert ledger.actions(known.id, "check") == [whole[1], whole[3]]
+    assert list(ledger.history("gpt").actions) == bare
+
+
 def test_code_versions_keep_their_order_and_stay_bad(ledger: Ledger) -> None:
     """A version stored again is the one it was."""
     ledger.add_version("gpt", "aaa", "gpt/code/aaa", "first", by="ann")
