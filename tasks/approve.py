@@ -98,7 +98,7 @@ async def _answer(case: RecoveryContext, target: str, question: str) -> dict[str
     if action.state != "done":
         await _be_answered(case, target, key, question)
     note_answered(case.ctx, case.incident_id, case.job_now(), key)
-    return next(each.result for each in ledger.actions(case.incident_id) if each.key == key)
+    return next(each.result for each in ledger.actions(case.incident_id, "approve") if each.key == key)
 
 
 async def _be_answered(case: RecoveryContext, target: str, key: str, question: str) -> None:
@@ -128,7 +128,7 @@ async def _wait(case: RecoveryContext, key: str) -> None:
     while True:
         if case.incident.state is not IncidentState.OPEN:
             raise StaleError(f"incident {case.incident_id} is closed ({case.incident.state}): nothing to ask")
-        action = next(a for a in case.ctx.ledger.actions(case.incident_id) if a.key == key)
+        action = next(a for a in case.ctx.ledger.actions(case.incident_id, "approve") if a.key == key)
         if action.state == "done":
             return
         if asked is None:

@@ -87,7 +87,7 @@ async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
 
 def present(case: RecoveryContext) -> RecoveryContext:
     """Return the case as it stands: with the epoch that was stopped again as the broken one, if one was."""
-    paused = {action.key for action in case.ctx.ledger.actions(case.incident_id) if action.kind == "pause"}
+    paused = {action.key for action in case.ctx.ledger.actions(case.incident_id, "pause")}
     started = [int((action.result or {}).get("epoch", 0)) for action in case.done("start")]
     again = [
         epoch
@@ -223,8 +223,8 @@ async def _both(case: RecoveryContext) -> tuple[Launched | None, Verdict, str]:
 
 async def _end(case: RecoveryContext) -> None:
     """Note the checks that were broken off, and end what they met in."""
-    for action in case.ctx.ledger.actions(case.incident_id):
-        if action.kind == "check" and action.state is ActionState.INTENT:
+    for action in case.ctx.ledger.actions(case.incident_id, "check", evidence=False):
+        if action.state is ActionState.INTENT:
             case.ledger.fail(case.incident_id, action.key, "broken off")
     await _end_of_check_stores(case, case.broken_epoch)
 

@@ -73,7 +73,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> RecoveryCon
     elif incident.attempt > 1:
         _count_attempt(ctx, incident)
     job = ctx.ledger.job(incident.job)
-    rounds = sum(action.kind == AGAIN for action in ctx.ledger.actions(incident.id))
+    rounds = len(ctx.ledger.actions(incident.id, AGAIN))
     note_taken_up(ctx, incident.id, job, rounds)
     concerned = [incident.machine] if incident.machine else []
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
@@ -176,8 +176,8 @@ def _broken_epoch(ctx: Context, incident: Incident) -> int:
     """Return the newest epoch that this incident started and saw fail, or the one that the fault hit."""
     fallen = [
         int(action.key.removeprefix("verify:e"))
-        for action in ctx.ledger.actions(incident.id)
-        if action.kind == "verify" and action.state == "failed"
+        for action in ctx.ledger.actions(incident.id, "verify")
+        if action.state == "failed"
     ]
     return max([incident.epoch, *fallen])
 

@@ -284,8 +284,8 @@ def _spared_for_space(case: RecoveryContext, accused: Sequence[str]) -> str:
         shortage.Evicted(incident=each.id, machine=machine_of(action.key), at=action.begun_at)
         for each in ledger.incidents(case.job, limit=_LOOK_BACK)[::-1]
         if shortage.precedes(each, incident, since)
-        for action in ledger.actions(each.id)
-        if action.kind == "evict" and action.state is ActionState.DONE
+        for action in ledger.actions(each.id, "evict")
+        if action.state is ActionState.DONE
     ]
     return shortage.why_spared(accused, past, case.ctx.clock.now())
 

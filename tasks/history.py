@@ -160,8 +160,8 @@ def _past(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Ep
         at=past.opened_at,
         rungs=tuple(
             Rung(str((action.result or {})["rung"]))
-            for action in ctx.ledger.actions(past.id)
-            if action.kind == "rung" and action.state == "done"
+            for action in ctx.ledger.actions(past.id, "rung")
+            if action.state == "done"
         ),
         progressed_steps=new,
         redone_steps=max(0, done - new),

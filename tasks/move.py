@@ -22,7 +22,7 @@ from holdfast.tasks.standby_checks import check_machines
 
 def begun(case: RecoveryContext) -> bool:
     """Return whether the switch was begun: ranks are held or stopped, and it is brought to its end, however late."""
-    actions = case.ctx.ledger.actions(case.incident_id)
+    actions = case.ctx.ledger.actions(case.incident_id, evidence=False)
     return any(each.kind in ("hold", "pause") and each.state is not ActionState.FAILED for each in actions)
 
 

@@ -62,8 +62,7 @@ def _run(epoch: Epoch, failure: str) -> poisoned.EpochRun:
 
 def _failures(case: RecoveryContext, incident: Incident) -> dict[int, str]:
     """Return how each epoch ended that the incident's alerts name."""
-    actions = case.ctx.ledger.actions(incident.id)
-    evicted = any(action.kind == "evict" and action.state == "done" for action in actions)
+    evicted = any(action.state == "done" for action in case.ctx.ledger.actions(incident.id, "evict"))
     by_epoch: dict[int, list[Alert]] = defaultdict(list)
     for alert in incident.alerts:
         by_epoch[alert.epoch or incident.epoch].append(alert)

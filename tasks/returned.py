@@ -15,7 +15,7 @@ from holdfast.tasks.recovery_context import RecoveryContext
 
 def since(ctx: Context, incident: Incident) -> set[str]:
     """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
-    begun = {machine_of(a.key) for a in ctx.ledger.actions(incident.id) if a.kind == "evict"}
+    begun = {machine_of(action.key) for action in ctx.ledger.actions(incident.id, "evict")}
     job = ctx.ledger.job(incident.job)
     present = {each.name: each.incarnation for each in ctx.ledger.machines_named(job.machines)}
     lives: dict[str, set[str | None]] = {name: set() for name in present if name not in begun}

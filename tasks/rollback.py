@@ -90,7 +90,8 @@ async def apply_update(case: RecoveryContext) -> str:
 
 def _begun_to_stop(case: RecoveryContext) -> bool:
     """Return whether an attempt began to hold or stop the ranks: they may stand at a step boundary since."""
-    return any(action.kind in ("hold", "pause") for action in case.ctx.ledger.actions(case.incident_id))
+    actions = case.ctx.ledger.actions(case.incident_id, evidence=False)
+    return any(action.kind in ("hold", "pause") for action in actions)
 
 
 def _trains_no_more(case: RecoveryContext) -> bool:

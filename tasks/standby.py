@@ -27,7 +27,7 @@ async def swap_in(case: RecoveryContext) -> dict[str, str]:
         NoStandbyError: none came within the policy's time.
     """
     # Those of earlier attempts too: one that was killed may have left a swap without its result.
-    begun = [action for action in case.ctx.ledger.actions(case.incident_id) if action.kind == "swap"]
+    begun = case.ctx.ledger.actions(case.incident_id, "swap")
     swapped = {}
     for action in begun:
         name = machine_of(action.key)

@@ -50,8 +50,8 @@ def weigh(case: RecoveryContext) -> Weighed:
     evicted = [
         action.done_at
         for one in (*before, incident)
-        for action in ctx.ledger.actions(one.id)
-        if action.kind == "evict" and action.done_at is not None
+        for action in ctx.ledger.actions(one.id, "evict")
+        if action.done_at is not None
     ]
     return standing_out.weigh(
         now, [*past, *mine[:-1]], evicted, len(job.machines), ctx.policy.ladder.standing_out

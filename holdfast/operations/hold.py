@@ -65,7 +65,7 @@ def is_held_by_a_playbook(ctx: Context, job_name: str) -> bool:
     acting = ctx.ledger.acting(job_name, evidence=False)
     if acting is None or ctx.ledger.job(job_name).state is not JobState.RECOVERING:
         return False
-    return not overtake.leaves_alone(acting, ctx.ledger.actions(acting.id))
+    return not overtake.leaves_alone(acting, ctx.ledger.actions(acting.id, evidence=False))
 
 
 async def _let_go(ctx: Context, job: Job) -> None:

@@ -53,7 +53,7 @@ class Approvals:
             RefusedError: it asks nothing, or another answer was there first.
         """
         incident = await asyncio.to_thread(self._site.ledger.incident, incident_id)
-        actions = await asyncio.to_thread(self._site.ledger.actions, incident_id)
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident_id, "approve")
         question = asked(actions)
         if incident.state is not IncidentState.OPEN or question is None:
             raise RefusedError(f"incident {incident_id} ({incident.state}) asks for no approval")
@@ -74,7 +74,7 @@ class Approvals:
             acting is None or acting.incident_class in overtake.TRAINS_ON
         ):  # a person's request ends the work on those
             return None
-        question = asked(await asyncio.to_thread(self._site.ledger.actions, acting.id))
+        question = asked(await asyncio.to_thread(self._site.ledger.actions, acting.id, "approve"))
         if question is None or question.intent.get("target") != machine.name:
             return None
         answer = {"approve": True, "by": by, "reason": reason, "scope": scope.value}

@@ -222,7 +222,7 @@ def _is_stopped(ledger: Ledger, job: Job) -> bool:
     Ranks that handle SIGTERM end with status 0 then; agents of earlier releases report that in heartbeats.
     """
     acting = ledger.acting(job.name, evidence=False)
-    actions = ledger.actions(acting.id) if acting is not None else ()
+    actions = ledger.actions(acting.id, evidence=False) if acting is not None else ()
     return any(each.kind == "pause" and each.intent.get("epoch") == job.epoch for each in actions)
 
 
@@ -232,7 +232,7 @@ def _dismiss(ledger: Ledger, job: str) -> None:
     So with a change of code or size that has not stopped the ranks yet: it would start the job again that is done.
     """
     acting = ledger.acting(job)
-    actions = ledger.actions(acting.id) if acting is not None else ()
+    actions = ledger.actions(acting.id, evidence=False) if acting is not None else ()
     if acting is not None and (overtake.leaves_alone(acting, actions) or _not_begun(acting, actions)):
         found = "; ".join(acting.reasons)
         summary = f"{found}. Nothing was done about it: the job is done, all its ranks ended with status 0"

@@ -165,7 +165,7 @@ def _failures(ledger: Ledger, job: Job) -> list[float]:
     for incident in ledger.incidents(job.name, limit=_LOOK_BACK, evidence=False):
         if incident.incident_class is not IncidentClass.SCALE_JOB or incident.opened_at < job.submitted_at:
             continue
-        if incident.closed_at is None or not _went_back(ledger.actions(incident.id)):
+        if incident.closed_at is None or not _went_back(ledger.actions(incident.id, "resize")):
             break
         ended.append(incident.closed_at)
     return ended

@@ -189,7 +189,7 @@ class Correlator:
         acting, policy = facts.acting, self._site.policy.classify
         if acting is None or acting.incident_class not in overtake.TRAINS_ON:
             return facts
-        actions = await asyncio.to_thread(self._site.ledger.actions, acting.id)
+        actions = await asyncio.to_thread(self._site.ledger.actions, acting.id, evidence=False)
         fresh = (alert for alert in alerts if not before(alert, acting))
         ends = any(overtake.may(alert, acting, actions, policy) for alert in fresh)
         return facts.of_what_overtakes() if ends else facts

@@ -24,7 +24,7 @@ def _look(site: Site, job: str, alerts: Sequence[Alert]) -> str:
     for past in ledger.incidents(job, limit=_LOOK_BACK):
         if past.incident_class is not IncidentClass.MACHINE_FAULT:
             continue
-        person = refused.by_whom(ledger.actions(past.id))
+        person = refused.by_whom(ledger.actions(past.id, "approve"))
         if person and refused.covers(past, alerts, now, site.policy.classify):
             return f"{person} refused the eviction for it in {past.id}: the machine is watched"
     return ""

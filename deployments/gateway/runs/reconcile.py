@@ -214,7 +214,7 @@ class Reconciler:
         """
         ledger = self._site.ledger
         incident = await asyncio.to_thread(ledger.incident, incident_id)
-        actions = await asyncio.to_thread(ledger.actions, incident_id)
+        actions = await asyncio.to_thread(ledger.actions, incident_id, evidence=False)
         alone = incident.incident_class in overtake.TRAINS_ON and overtake.leaves_alone(incident, actions)
         return alone and not overtake.ended(incident.alerts, incident.epoch)
 

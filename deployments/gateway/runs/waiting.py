@@ -145,7 +145,7 @@ class Waiting:
             RefusedError: it waits no longer.
         """
         ledger = self._site.ledger
-        actions = await asyncio.to_thread(ledger.actions, incident_id)
+        actions = await asyncio.to_thread(ledger.actions, incident_id, evidence=False)
         target = next(str(a.intent.get("target", "")) for a in reversed(actions) if a.kind == "approve")
         try:
             incident = await asyncio.to_thread(ledger.take_up, incident_id, f"approved by {by}")
@@ -177,9 +177,7 @@ class Waiting:
     async def leave_running(self, incident: Incident, why: str) -> None:
         """Close an incident whose attempts are spent, and whose job trains: only the incident needs a person."""
         ledger, summary = self._site.ledger, await self._put(incident, why, runs_on=True)
-        rounds = sum(
-            action.kind == "again" for action in await asyncio.to_thread(ledger.actions, incident.id)
-        )
+        rounds = len(await asyncio.to_thread(ledger.actions, incident.id, "again"))
         found = (await asyncio.to_thread(ledger.inputs, incident.id)).get(taken_up(rounds), {}).get("job", {})
         state = JobState.PAUSED if found.get("state") == JobState.PAUSED else JobState.RUNNING
         if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.RECOVERING:
@@ -241,8 +239,8 @@ class Waiting:
 
     async def _asked_at(self, wait: Wait) -> float:
         """Return when the question was asked: a machine may have restarted while it was open."""
-        actions = await asyncio.to_thread(self._site.ledger.actions, wait.incident_id)
-        asked_at = [action.begun_at for action in actions if action.kind == "approve"]
+        actions = await asyncio.to_thread(self._site.ledger.actions, wait.incident_id, "approve")
+        asked_at = [action.begun_at for action in actions]
         return min(asked_at[-1], wait.since) if asked_at else wait.since
 
     def _replacements(self, gone: Sequence[str], machines: Iterable[Machine]) -> int:
