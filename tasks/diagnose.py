@@ -9,11 +9,13 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.agent.client import AgentClient
+from holdfast.errors import HoldfastError
 from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdicts
+from holdfast.policies.diagnose.stacks import compared
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import checks, history, late, odd_replica, standing
@@ -108,9 +110,7 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
 
     async def act() -> dict[str, Any]:
         job = case.job_now()
-        answers = await fleet.ask(
-            case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
-        )
+        answers = await all_stacks(case)
         if len(unheard := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
             # Of many silent machines few are gone. Whether they answer is seen again when the ranks are stopped.
             why = f"{join_names(unheard)} send no answer: the network between them and the worker may be cut"
@@ -170,6 +170,15 @@ async def _run_tier(case: RecoveryContext, machines: list[Machine], tier: str) -
             return await _flight(case, machines)
         case _:
             return await checks.each(subject, machines, tier)
+
+
+async def all_stacks(case: RecoveryContext) -> dict[str, list[StackDump] | HoldfastError]:
+    """Return the stacks of all ranks and their children, as far as they are compared, or the error, by machine."""
+
+    async def ask(agent: AgentClient, _: Machine) -> list[StackDump]:
+        return compared(await agent.stacks(case.job, case.broken_epoch))
+
+    return await fleet.ask(case.ctx, case.machines_now(), ask)
 
 
 async def flight_records(case: RecoveryContext, machines: list[Machine]) -> list[FlightRecord]:

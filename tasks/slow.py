@@ -18,7 +18,7 @@ from holdfast.policies.diagnose import aggregate, groups, slow_vote
 from holdfast.policies.diagnose.groups import Group
 from holdfast.policies.escalate import waits
 from holdfast.tasks import late
-from holdfast.tasks.diagnose import flight_records
+from holdfast.tasks.diagnose import all_stacks, flight_records
 from holdfast.tasks.escalation import decide
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -92,9 +92,7 @@ async def vote_slow(case: RecoveryContext) -> Verdict:
             if root := late.verdict(case):
                 # A sure failure explains the pace: no more machines are compared.
                 return root.model_dump(mode="json")
-            answers = await fleet.ask(
-                case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
-            )
+            answers = await all_stacks(case)
             stacks: list[StackDump] = [dump for dumps in fleet.answered(answers).values() for dump in dumps]
             rounds.append(aggregate.aggregate(stacks, job, policy.aggregate))
         made: list[Group] = []

@@ -45,6 +45,18 @@ def signature(dump: StackDump, with_lines: bool = False) -> Signature:
     return (_WORK_WAIT, *frames) if frames and ".wait(" in dump.frames[0].source else frames
 
 
+def compared(stacks: Sequence[StackDump]) -> list[StackDump]:
+    """Return the dumps of one machine without frames that no analysis looks at: of all machines they are gigabytes.
+
+    Of a rank whose main thread was dumped only main threads count, its own and its children's.
+    """
+    known = {dump.rank for dump in stacks if dump.frames and not dump.child and dump.thread == MAIN}
+    return [
+        dump.model_copy(update={"frames": ()}) if dump.thread != MAIN and dump.rank in known else dump
+        for dump in stacks
+    ]
+
+
 def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:
     """Return the ranks that are stopped (state T), or have a child that is."""
     return tuple(sorted({d.rank for d in stacks if d.rank is not None and d.process_state[:1] == "T"}))

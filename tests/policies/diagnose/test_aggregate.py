@@ -13,6 +13,7 @@ from holdfast.models.job import Job
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.aggregate import Aggregation, aggregate
 from holdfast.policies.diagnose.groups import groups, observed, place_of
+from holdfast.policies.diagnose.stacks import compared
 from tests.policies.make import job
 
 POLICY = Policy.load().aggregate
@@ -294,6 +295,30 @@ def test_other_threads_and_unknown_ranks_do_not_confuse() -> None:
     stacks += [dump(r, (f"worker{r}", "pool.py"), thread="Thread-1") for r in range(8)]
     stacks += [dump(99, SLEEP), dump(None, SLEEP)]
     assert found(stacks).outliers == ()
+
+
+THREADS = st.tuples(
+    st.integers(0, 7),
+    st.sampled_from(("MainThread", "Thread-1", "Thread-2")),
+    st.booleans(),
+    st.sampled_from((WAIT, REDUCE, AGREE, SLEEP, None)),
+)
+
+
+@given(st.lists(THREADS, max_size=30))
+def test_frames_that_are_left_out_change_no_analysis(
+    told: list[tuple[int, str, bool, tuple[str, str] | None]],
+) -> None:
+    """Those of other threads than the main ones: of a thousand machines they are gigabytes."""
+    stacks = [
+        dump(rank, top, thread=thread, child=child)
+        if top
+        else dump(rank, thread=thread, child=child, frames=())
+        for rank, thread, child, top in told
+    ]
+    machines = [[each for each in stacks if each.machine == f"m{slot}"] for slot in range(4)]
+    whole = found([each for mine in machines for each in mine])
+    assert found([each for mine in machines for each in compared(mine)]) == whole
 
 
 def test_the_packaged_policy_is_the_default() -> None:
