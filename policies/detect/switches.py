@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -45,10 +46,14 @@ def suspected(missing: Iterable[str], machines: Iterable[str], limits: NetworkLi
         limits: ``switches`` names the machines of each by shell patterns.
     """
     lost, known = set(missing), list(machines)
+    if not lost.intersection(known):
+        return {}
+    below: dict[str, list[str]] = defaultdict(list)
+    for name in known:
+        below[of(name, (), limits.switches)].append(name)
     found: dict[str, list[str]] = {}
     for switch in sorted(limits.switches):
-        below = [name for name in known if of(name, (), limits.switches) == switch]
-        failed = sorted(name for name in below if name in lost)
-        if len(failed) >= limits.switch_machines and len(failed) >= limits.switch_share * len(below):
+        failed = sorted(name for name in below[switch] if name in lost)
+        if len(failed) >= limits.switch_machines and len(failed) >= limits.switch_share * len(below[switch]):
             found[switch] = failed
     return found
