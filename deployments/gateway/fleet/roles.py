@@ -253,6 +253,7 @@ class Roles:
         site = self._site
         machines = [name for name in job.machines if name in site.fleet.machines]
         serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
+        in_service = frozenset(serving)
         return Facts(
             roles=job.spec.roles,
             machines=serving,
@@ -264,12 +265,12 @@ class Roles:
             lingering=frozenset(
                 key_of(each)
                 for each in before.places
-                if each.machine and each.machine not in serving and self._may_run(job, each)
+                if each.machine and each.machine not in in_service and self._may_run(job, each)
             ),
             lasting=frozenset(
                 key_of(each)
                 for each in before.places
-                if (each.tried or each.incident) and each.machine in serving and self._lasts(job, each)
+                if (each.tried or each.incident) and each.machine in in_service and self._lasts(job, each)
             ),
         )
 
