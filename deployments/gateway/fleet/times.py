@@ -17,6 +17,8 @@ from holdfast.policies.accounting.ettr import Ettr
 
 Rows = frozenset[tuple[str, str]]
 """Phases and incident classes of a job's lost time."""
+SHARE = 10.0
+"""A job's account is made again after this many times as long as it took: that of years takes seconds."""
 LATE_S = 60.0
 """Steps of a job that has ended may be written so long after its end."""
 
@@ -73,23 +75,32 @@ class Times:
         self._final: dict[str, tuple[float, float | None]] = {}
         """Jobs whose account is complete: when they were submitted, and when they ended."""
         self._rows: dict[str, Rows] = {}
+        self._due: dict[str, float] = {}
+        """When the account of a job that runs is made again at the earliest, by a clock that is never set."""
 
     def resume(self) -> None:
         """Show all jobs again: while another gateway led, nothing was shown here."""
         self._final.clear()
+        self._due.clear()
 
     async def tick(self) -> None:
         """Recompute the accounting of every job."""
         now = self._site.clock.now()
+        self._due = {name: at for name, at in self._due.items() if name in self._site.fleet.jobs}
         for job in list(self._site.fleet.jobs.values()):
             life = (job.submitted_at, job.done_at)
             over = _is_over(job, now)
             if over and self._final.get(job.name) == life:
                 continue  # its account changes no more, and a ledger of years has thousands of them
+            began = self._site.clock.monotonic()
+            if not over and began < self._due.get(job.name, 0.0):
+                continue
             try:
                 total, window = await asyncio.to_thread(measured, self._site, job)
             except UnknownError:
                 continue
+            ended = self._site.clock.monotonic()
+            self._due[job.name] = ended + SHARE * (ended - began)
             before = self._rows.get(job.name, frozenset())
             # Of a job that has ended the last hour means nothing: low for ever, it would page people for ever.
             self._rows[job.name] = publish(
