@@ -74,5 +74,5 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
 
 
 def _for_people(verdict: Verdict | None) -> Verdict | None:
-    """Return what a report says: Prefect looks through all that a task is given, and findings may be 50,000."""
+    """Return what a report shows: Prefect looks through all that a task is given, and findings may be 50,000."""
     return None if verdict is None else verdict.model_copy(update={"findings": ()})

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 AT_ONCE = 128
 LONG_AT_ONCE = 1024
-"""Of commands that take the machines long, and the caller next to nothing: each further round would take as long again."""
+"""Of commands that take the machines long, and the caller next to nothing: a further round would take as long again."""
 GIVEN_UP_S = 2.0
 """To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 _ASKED = 3
