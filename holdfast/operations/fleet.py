@@ -23,6 +23,8 @@ from holdfast.operations.context import Context
 Answer = TypeVar("Answer")
 
 AT_ONCE = 128
+STOP_AT_ONCE = 512
+"""Where ranks have time to end, or to leave their training function: each further round would take that time again."""
 LONG_AT_ONCE = 1024
 """Of commands that take the machines long, and the caller next to nothing: a further round would take as long again."""
 GIVEN_UP_S = 2.0
@@ -145,7 +147,7 @@ async def settle(
         except UndyingError:
             return await agent.settle(command, connect_s=connect_s)
 
-    return await ask(ctx, machines, stop)
+    return await ask(ctx, machines, stop, at_once=STOP_AT_ONCE if grace_s or keep_s else AT_ONCE)
 
 
 async def prepare_code(

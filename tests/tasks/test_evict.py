@@ -216,7 +216,9 @@ async def test_a_machine_that_does_not_answer_stays_with_the_job_that_has_ended(
     async def fit(*_: object) -> str:
         return ""
 
-    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+    async def ask(
+        _ctx: Context, machines: Iterable[Machine], _command: object, **_: int
+    ) -> dict[str, object]:
         return {each.name: SilentError("no answer") if each.name == "m1" else None for each in machines}
 
     monkeypatch.setattr(stop, "why_unfit", fit)
@@ -259,7 +261,9 @@ async def test_a_machine_with_processes_that_do_not_die_is_no_standby(
     async def fit(*_: object) -> str:
         return ""
 
-    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+    async def ask(
+        _ctx: Context, machines: Iterable[Machine], _command: object, **_: int
+    ) -> dict[str, object]:
         return {each.name: UndyingError("state D") if each.name in left else None for each in machines}
 
     monkeypatch.setattr(stop, "why_unfit", fit)
@@ -283,7 +287,7 @@ async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
     async def unfit(*_: object) -> str:
         return "its agent is gone"
 
-    async def ask(*_: object) -> dict[str, None]:
+    async def ask(*_: object, **__: int) -> dict[str, None]:
         return {}
 
     monkeypatch.setattr(stop, "why_unfit", unfit)

@@ -86,6 +86,22 @@ async def test_only_so_many_machines_are_asked_at_once(ctx: Context, at_once: in
     assert most == min(at_once, len(NAMES))
 
 
+async def test_machines_whose_ranks_have_time_to_end_are_stopped_together(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seconds for each of ten rounds are twenty, for which a job that is moved stands."""
+    asked: list[int] = []
+
+    async def ask(*_: object, at_once: int) -> dict[str, object]:
+        asked.append(at_once)
+        return {}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    for grace_s, keep_s in ((0.0, 0.0), (2.0, 0.0), (0.0, 3.0)):
+        await fleet.settle(ctx, ctx.ledger.machines(), "gpt", 1, grace_s=grace_s, keep_s=keep_s)
+    assert asked == [fleet.AT_ONCE, fleet.STOP_AT_ONCE, fleet.STOP_AT_ONCE]
+
+
 async def test_errors_of_machines_are_answers(ctx: Context) -> None:
     """One that has no agent, and one that refuses: the others' answers are there."""
     m0, m1, m2 = ctx.ledger.machines()

@@ -43,7 +43,7 @@ async def test_a_machine_that_is_busy_with_the_replay_is_asked_again(
     """Its group would fail for it, and a machine of that group be evicted."""
     clock, looks = FakeClock(0.0), 0
 
-    async def ask(*_: object) -> dict[str, object]:
+    async def ask(*_: object, **__: int) -> dict[str, object]:
         nonlocal looks
         looks += 1
         results: dict[str, object] = {
@@ -70,7 +70,7 @@ async def test_a_machine_that_is_busy_with_the_replay_is_asked_again(
 async def test_a_machine_that_is_gone_ends_the_replay_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens there: no result will come."""
 
-    async def ask(*_: object) -> dict[str, object]:
+    async def ask(*_: object, **__: int) -> dict[str, object]:
         return {"a": UnavailableError("connection refused")}
 
     monkeypatch.setattr(fleet, "ask", ask)

@@ -34,6 +34,7 @@ class Agents:
         _ctx: Context,
         machines: Iterable[Machine],
         command: Callable[[object, Machine], Awaitable[object]],
+        **_: int,
     ) -> dict[str, object]:
         answers: dict[str, object] = {}
         for machine in machines:
