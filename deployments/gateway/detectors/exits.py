@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from typing import NamedTuple
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site
-from holdfast.models.agent import JobOnMachine, RankPhase
+from holdfast.models.agent import RankPhase
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
@@ -17,13 +18,23 @@ WAIT_FOR_EVENT_S = 1.0
 """The agent's own event knows more than a heartbeat: it goes first."""
 
 
+class _Exit(NamedTuple):
+    """One rank of one life of its machine that ended badly."""
+
+    job: str
+    epoch: int
+    machine: str
+    incarnation: str
+    rank: int
+
+
 class UnheardExits:
     """Compares what heartbeats show with what should run."""
 
     def __init__(self, site: Site, correlator: Correlator) -> None:
         self._site = site
         self._correlator = correlator
-        self._seen_at: dict[str, float] = {}
+        self._seen_at: dict[_Exit, float] = {}
         self._lacking: dict[tuple[str, int, str, str], float] = {}
         """Job, epoch, machine and its incarnation: since when it reports no ranks, by a clock that is never set."""
         self.launching: Container[str] = ()
@@ -32,13 +43,12 @@ class UnheardExits:
     async def tick(self) -> None:
         """Run one round."""
         now = self._site.clock.now()
-        found = {alert.key: alert for alert in self._failed(now)}
-        self._seen_at = {key: self._seen_at.get(key, now) for key in found}
-        due = [alert for key, alert in found.items() if now - self._seen_at[key] >= WAIT_FOR_EVENT_S]
-        await self._correlator.accept_all(due)
-        for alert in due:
-            # The correlator knows it as a duplicate from now on; it need not be asked each round.
-            self._seen_at[alert.key] = now
+        found = dict(self._failed())
+        self._seen_at = {each: self._seen_at.get(each, now) for each in found}
+        due = [each for each in found if now - self._seen_at[each] >= WAIT_FOR_EVENT_S]
+        await self._correlator.accept_all([_failed(each, found[each], now) for each in due])
+        # The correlator knows it as a duplicate from now on; it need not be asked each round.
+        self._seen_at |= dict.fromkeys(due, now)
         await self._look_for_ranks()
 
     async def _look_for_ranks(self) -> None:
@@ -71,12 +81,16 @@ class UnheardExits:
         # Only now: where the ledger was away, they are reported again in the next round.
         self._lacking |= dict.fromkeys(due, now)
 
-    def _failed(self, now: float) -> Iterator[Alert]:
+    def _failed(self) -> Iterator[tuple[_Exit, int]]:
+        """Yield the ranks that ended badly, with their exit codes: alerts are made of those alone that are due."""
         for job in self._site.fleet.jobs.values():
             if job.state is not JobState.RUNNING:
                 continue
             for name, run in self._site.fleet.runs(job):
-                yield from _of_run(job, self._site.fleet.machines[name], run, now)
+                life = self._site.fleet.machines[name].incarnation
+                for rank in run.ranks:
+                    if rank.phase is RankPhase.EXITED and rank.exit_code:
+                        yield _Exit(job.name, run.epoch, name, life, rank.rank), rank.exit_code
 
     async def restarted(self, machine: Machine, before: Machine) -> None:
         """Report the ranks of an active machine as gone: its agent registered with a new incarnation."""
@@ -102,17 +116,15 @@ def _without_ranks(job: Job, machine: Machine, message: str, now: float) -> Aler
     )
 
 
-def _of_run(job: Job, machine: Machine, run: JobOnMachine, now: float) -> Iterator[Alert]:
-    for rank in run.ranks:
-        if rank.phase is RankPhase.EXITED and rank.exit_code:
-            yield Alert(
-                kind=AlertKind.RANK_EXIT,
-                job=job.name,
-                machine=machine.name,
-                rank=rank.rank,
-                epoch=run.epoch,
-                incarnation=machine.incarnation,
-                at=now,
-                # Less than the agent would have reported; whether it is an echo cannot be seen from here.
-                evidence={"exit_code": rank.exit_code, "source": "heartbeat", "cascade": False},
-            )
+def _failed(seen: _Exit, exit_code: int, now: float) -> Alert:
+    return Alert(
+        kind=AlertKind.RANK_EXIT,
+        job=seen.job,
+        machine=seen.machine,
+        rank=seen.rank,
+        epoch=seen.epoch,
+        incarnation=seen.incarnation,
+        at=now,
+        # Less than the agent would have reported; whether it is an echo cannot be seen from here.
+        evidence={"exit_code": exit_code, "source": "heartbeat", "cascade": False},
+    )
