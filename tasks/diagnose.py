@@ -188,9 +188,7 @@ async def flight_records(case: RecoveryContext, machines: list[Machine]) -> list
     async def ask(agent: AgentClient, _: Machine) -> list[FlightRecord]:
         found = await agent.flight_records(case.job, case.broken_epoch)
         # The members of a group once, not as often as it has members: of all ranks of a large job that is gigabytes.
-        return [
-            each.model_copy(update={"ranks": known.setdefault(each.ranks, each.ranks)}) for each in found
-        ]
+        return [each.model_copy(update={"ranks": known.setdefault(each.ranks, each.ranks)}) for each in found]
 
     answers = await fleet.ask(case.ctx, machines, ask)
     return [record for records in fleet.answered(answers).values() for record in records]

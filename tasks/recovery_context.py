@@ -140,9 +140,7 @@ class RecoveryContext(Frozen):
     def done(self, kind: str) -> list[Action]:
         """Return finished actions of one kind, oldest first."""
         return [
-            action
-            for action in self.ctx.ledger.actions(self.incident_id, kind)
-            if action.state == "done"
+            action for action in self.ctx.ledger.actions(self.incident_id, kind) if action.state == "done"
         ]
 
     def begun(self, kind: str, target: str) -> Mapping[str, Any]:

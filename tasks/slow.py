@@ -66,8 +66,8 @@ def _checked_at(case: RecoveryContext) -> float:
             action.done_at
             for past in case.ctx.ledger.incidents(case.job, limit=_LOOK_BACK)
             if past.incident_class is IncidentClass.FAIL_SLOW and since <= past.opened_at
-            for action in case.ctx.ledger.actions(past.id)
-            if action.kind == "check" and action.done_at is not None
+            for action in case.ctx.ledger.actions(past.id, "check", evidence=False)
+            if action.done_at is not None
         ),
         default=0.0,
     )

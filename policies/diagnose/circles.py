@@ -20,7 +20,9 @@ def on_circles(waits: Iterable[tuple[int, frozenset[int]]]) -> frozenset[int]:
         of_set = nodes.setdefault(("set", id(ahead)), len(nodes))
         edges.append((nodes.setdefault(rank, len(nodes)), of_set))
         sets[of_set] = ahead
-    edges += [(of_set, nodes.setdefault(rank, len(nodes))) for of_set, ahead in sets.items() for rank in ahead]
+    edges += [
+        (of_set, nodes.setdefault(rank, len(nodes))) for of_set, ahead in sets.items() for rank in ahead
+    ]
     if not edges:
         return frozenset()
     import numpy as np  # noqa: PLC0415  (rare, and with scipy it costs a tenth of a second)

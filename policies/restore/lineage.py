@@ -45,11 +45,10 @@ State = TypeVar("State", bound=Saved)
 
 def valid(states: Iterable[State], epochs: Sequence[Started]) -> list[State]:
     """Return the states that belong to the present history, in the order given."""
+
     # Looked up once for each epoch that saved: its states are tens of thousands in a large job.
     @functools.cache
     def earliest(saved_by: int) -> int | None:
         return min((epoch.start_step for epoch in epochs if epoch.epoch > saved_by), default=None)
 
-    return [
-        state for state in states if (start := earliest(state.epoch)) is None or state.step <= start
-    ]
+    return [state for state in states if (start := earliest(state.epoch)) is None or state.step <= start]
