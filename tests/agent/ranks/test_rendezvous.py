@@ -14,7 +14,7 @@ import pytest
 from holdfast.agent.ranks import rendezvous
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """The store would serve from here on."""
 
 
@@ -29,7 +29,7 @@ def test_the_store_may_open_as_many_files_as_its_user(
         return SimpleNamespace(port=port)
 
     def pause() -> NoReturn:
-        raise Ended
+        raise EndedError
 
     distributed = SimpleNamespace(TCPStore=store)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
@@ -38,7 +38,7 @@ def test_the_store_may_open_as_many_files_as_its_user(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
-        with pytest.raises(Ended):
+        with pytest.raises(EndedError):
             rendezvous.serve(str(tmp_path / "port"), "127.0.0.1")
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
         assert int((tmp_path / "port").read_text()) > 0

@@ -39,7 +39,7 @@ def test_a_rank_is_on_a_circle_when_it_is_reached_from_itself(
 def test_records_of_thousands_of_ranks_are_analysed_in_seconds() -> None:
     """All wait in one collective of all ranks: it took hours at 9,600, when each was compared with each other."""
     world = tuple(range(RANKS))
-    recent = {number: "all_reduce 1024" for number in range(93, 101)}
+    recent = dict.fromkeys(range(93, 101), "all_reduce 1024")
     records = [
         record
         for rank in world
