@@ -11,7 +11,7 @@ from holdfast.policies.classify import signature, usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.classify.signature import Position, Signature
 from holdfast.policies.escalate import evidence
-from holdfast.policies.escalate.ladder import PastIncident, of_pace, since_progress
+from holdfast.policies.escalate.ladder import PastIncident, since_progress
 from holdfast.tasks import standing
 
 _LOOK_BACK = 50
@@ -21,18 +21,14 @@ _LOOK_BACK = 50
 def past_incidents(ctx: Context, incident: Incident) -> list[PastIncident]:
     """Return earlier recovered incidents of the job, oldest first, with the progress made after each.
 
-    Only those since a person last acted: submitted the job, resumed it, or switched its code. Of a slow job, those in
-    which it was slow (:func:`holdfast.policies.escalate.ladder.of_pace`).
+    Only those since a person last acted: submitted the job, resumed it, or switched its code.
     """
     epochs = ctx.ledger.epochs(incident.job)
     earlier = _recovered(ctx, incident, epochs)
-    found = [
+    return [
         _past(ctx, past, following, epochs)
         for past, following in zip(earlier, [*earlier, incident][1:], strict=True)
     ]
-    if incident.incident_class is IncidentClass.FAIL_SLOW:
-        return of_pace(found, incident.opened_at, ctx.policy.ladder.slow_again_s)
-    return found
 
 
 def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> Signature:

@@ -10,20 +10,14 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import LimitError
 from holdfast.models.agent import StackDump
-from holdfast.models.alert import IncidentClass, Verdict
+from holdfast.models.alert import Verdict
 from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
-from holdfast.policies.config.ladders import ENDS
 from holdfast.policies.diagnose import aggregate, groups, slow_vote
 from holdfast.policies.diagnose.groups import Group
-from holdfast.policies.escalate import waits
 from holdfast.tasks import late
 from holdfast.tasks.diagnose import all_stacks, flight_records
-from holdfast.tasks.escalation import decide
 from holdfast.tasks.recovery_context import RecoveryContext
-
-_LOOK_BACK = 10
-"""Incidents of the job, newest first."""
 
 
 def must_be_of_few(case: RecoveryContext, verdict: Verdict) -> None:
@@ -36,41 +30,6 @@ def must_be_of_few(case: RecoveryContext, verdict: Verdict) -> None:
         return
     if why := common_cause.of_pace(case.incident.alerts, case.job_now(), case.ctx.policy):
         raise LimitError(why)
-
-
-def must_be_worth_a_stop(case: RecoveryContext, verdict: Verdict) -> None:
-    """Refuse to stop the job where no group lags, no rung is left, and checks found nothing a short while ago.
-
-    Raises:
-        LimitError: all that a stop could bring are the same checks again.
-    """
-    if verdict.suspects or case.stands or late.verdict(case):
-        return
-    decision = decide(case)
-    if decision.rung not in ENDS:
-        return
-    checked_at = _checked_at(case)
-    ago_s = case.ctx.clock.now() - checked_at
-    if ago_s < case.ctx.policy.again.longest_s:
-        raise LimitError(
-            f"checks found no slow machine {waits.duration(ago_s)} ago, and all rungs of the ladder are used up: "
-            + "; ".join(decision.reasons)
-        )
-
-
-def _checked_at(case: RecoveryContext) -> float:
-    """Return when the newest checks of a slow stretch of the job ended; 0: there were none since it was submitted."""
-    since = case.job_now().submitted_at
-    return max(
-        (
-            action.done_at
-            for past in case.ctx.ledger.incidents(case.job, limit=_LOOK_BACK)
-            if past.incident_class is IncidentClass.FAIL_SLOW and since <= past.opened_at
-            for action in case.ctx.ledger.actions(past.id, "check", evidence=False)
-            if action.done_at is not None
-        ),
-        default=0.0,
-    )
 
 
 @task(task_run_name="vote for who makes {case.job} slow")

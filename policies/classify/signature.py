@@ -15,8 +15,6 @@ from holdfast.policies.detect import switches
 
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
 """Signals sent from outside the rank: no evidence about code, data or arithmetic."""
-_SLOW = frozenset({AlertKind.THROUGHPUT_DECLINE, AlertKind.MFU_DECLINE, AlertKind.STRAGGLER})
-"""One slow machine may show in any of them."""
 _NEAR_STEPS = 1
 """The same failure is reported with one step or the next, depending on which rank noticed it first."""
 
@@ -176,8 +174,6 @@ def what(root: Alert) -> str:
         return f"{evidence.get('metric', 'loss')} jump"
     if root.kind is AlertKind.MANUAL:
         return str(evidence.get("class") or IncidentClass.JOB_CRASH)
-    if root.kind in _SLOW:
-        return "slow pace"
     if root.kind is not AlertKind.RANK_EXIT:
         return root.kind.value
     named = evidence.get("signal") or str(evidence.get("error_type") or "").rpartition(".")[2]

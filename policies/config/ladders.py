@@ -96,7 +96,6 @@ class LadderPolicy(Given):
     """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
-    slow_again_s: float = Seconds
     code_changed_s: float = Field(ge=0)
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy

@@ -244,18 +244,6 @@ def since_progress(
     return fruitless[::-1]
 
 
-def of_pace(history: Sequence[PastIncident], at: float, window_s: float) -> list[PastIncident]:
-    """Return the incidents that count against a job that is slow again at ``at``, none of them with progress.
-
-    A slow job makes steps all the time: they show nothing about its pace. Only time without a slow pace does.
-    """
-    return [
-        past.model_copy(update={"progressed_steps": 0, "redone_steps": 0})
-        for past in history
-        if past.incident_class is IncidentClass.FAIL_SLOW and at - window_s < past.at
-    ]
-
-
 def _attempts(past: PastIncident) -> tuple[Rung, ...]:
     """Return the rungs that an incident used up.
 

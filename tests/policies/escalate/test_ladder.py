@@ -15,7 +15,6 @@ from holdfast.policies.escalate.ladder import (
     PastIncident,
     RungDecision,
     next_rung,
-    of_pace,
     order,
 )
 
@@ -63,17 +62,6 @@ def test_progress_refills_the_budgets() -> None:
     """Restarts are not counted, attempts without progress are."""
     assert rung([past(Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY, progress=LADDER.progress_steps)]) is Rung.RETRY
     assert rung([past(Rung.RETRY, progress=0), past(Rung.RETRY, progress=100)] * 20) is Rung.RETRY
-
-
-def test_steps_are_no_progress_of_a_slow_job_but_time_is() -> None:
-    """A retry that was followed by any number of steps did not help a job that is slow again within the window."""
-    slow = IncidentClass.FAIL_SLOW
-    history = [past(Rung.RETRY, progress=1000, kind=slow), past(Rung.ROLLBACK, progress=1000)]
-    within, later = (of_pace(history, at, LADDER.slow_again_s) for at in (60.0, LADDER.slow_again_s + 1))
-    assert [each.incident_class for each in within] == [slow]
-    assert decide(within, kind=slow).rung is Rung.HUMAN
-    assert decide(within, kind=slow, seen=Circumstances(accused=("m1",))).rung is Rung.EVICT
-    assert decide(later, kind=slow).rung is Rung.RETRY
 
 
 def test_only_incidents_after_the_last_progress_count() -> None:
