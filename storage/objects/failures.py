@@ -8,9 +8,12 @@ from email.utils import parsedate_to_datetime
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
+    ProxyConnectionError,
     ResponseStreamingError,
 )
 
@@ -29,6 +32,14 @@ MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
 
 
 _TORN = (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError)
+# botocore has no common class for these that certificates, which stay wrong, are not of as well.
+_NO_ANSWER = (
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ProxyConnectionError,
+    HTTPClientError,
+    ConnectionError,
+)
 
 
 def code_of(error: BaseException) -> str:
@@ -41,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status == 429 or code_of(error) in _TRANSIENT_CODES
-    return isinstance(error, (*_TORN, HTTPClientError, ConnectionError))
+    return isinstance(error, (*_TORN, *_NO_ANSWER))
 
 
 def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ProxyConnectionError,
+    SSLError,
+)
 from pydantic import SecretStr
 
 from holdfast import secret
@@ -50,6 +56,37 @@ def test_server_errors_with_a_checksum_are_retried(status: int) -> None:
         server.in_errors = {"x-amz-checksum-crc32": "AAAAAA=="}
         assert _store(server.endpoint).get("k") == b"bytes"
         assert server.requests == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EndpointConnectionError(endpoint_url="https://s3"),
+        ConnectTimeoutError(endpoint_url="https://s3"),
+        ProxyConnectionError(proxy_url="http://proxy"),
+    ],
+)
+def test_connection_that_did_not_come_about_is_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A balancer that is restarted refuses one of them: not worth an upload of many parts."""
+    with scripted(200) as server:
+        store = _store(server.endpoint)
+        real, refused = store._client().get_object, [error]
+
+        def get_object(**asked: Any) -> Any:
+            if refused:
+                raise refused.pop()
+            return real(**asked)
+
+        monkeypatch.setattr(store._client(), "get_object", get_object)
+        assert store.get("k") == b"bytes"
+        assert server.requests == 1
+
+
+def test_certificate_that_is_not_trusted_is_not_tried_again() -> None:
+    """It stays as it is."""
+    assert not failures.is_transient(SSLError(endpoint_url="https://s3", error="CERTIFICATE_VERIFY_FAILED"))
 
 
 def test_retries_are_bounded() -> None:
