@@ -29,6 +29,8 @@ _SKEWED_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _SKEWED_S = 600.0
 """Stores refuse what is signed 15 minutes off. An answer to HEAD has a status and the store's time, and no code."""
 MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
+NOT_THERE_CODES = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"})
+"""Answers of a store that does not have the operation."""
 
 
 _TORN = (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError)
@@ -51,6 +53,8 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed if sent again: no answer, a torn one, or a server error."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code_of(error) in NOT_THERE_CODES:
+            return False
         return status >= 500 or status == 429 or code_of(error) in _TRANSIENT_CODES
     return isinstance(error, (*_TORN, *_NO_ANSWER))
 

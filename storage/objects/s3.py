@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -21,12 +23,12 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects import multipart
 from holdfast.storage.objects.base import Body, ObjectInfo, Unfinished
 from holdfast.storage.objects.deadline import Deadline
-from holdfast.storage.objects.failures import MISSING_CODES, code_of, explain, is_transient
+from holdfast.storage.objects.failures import MISSING_CODES, NOT_THERE_CODES, code_of, explain, is_transient
 from holdfast.storage.objects.landing import landing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CreateBucketRequestTypeDef
+    from mypy_boto3_s3.type_defs import CreateBucketRequestTypeDef, DeleteObjectsOutputTypeDef
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ class S3Store:
         self._keys = (access_key, secret_key, session_token or None)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
+        self._deletes_many = True
         self._clients: dict[int, S3Client] = {}
         self._lock = threading.Lock()
 
@@ -274,12 +277,22 @@ class S3Store:
             self._delete_some(listed[at : at + DELETE_AT_ONCE])
 
     def _delete_some(self, keys: Sequence[str]) -> None:
-        answer = self._call(
-            keys[0],
-            lambda: self._client().delete_objects(
-                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            ),
-        )
+        def ask() -> DeleteObjectsOutputTypeDef | None:
+            try:
+                return self._client().delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+                )
+            except ClientError as error:
+                if code_of(error) not in NOT_THERE_CODES:
+                    raise
+                return None
+
+        answer = self._call(keys[0], ask) if self._deletes_many else None
+        if answer is None:  # Google's S3 interface, among others, deletes one by one only
+            self._deletes_many = False
+            for key in keys:
+                self.delete(key)
+            return
         if failed := [each for each in answer.get("Errors", ()) if each.get("Code") not in MISSING_CODES]:
             raise UnavailableError(
                 f"S3 at {self.endpoint} did not delete {len(failed)} of {len(keys)} objects, the first "
@@ -406,7 +419,14 @@ def _make_client(**options: Any) -> S3Client:
     with _making:  # sessions do not like two threads
         client = _session().client("s3", **options)
     client.meta.events.register("before-parse.s3.GetObject", _no_stream_in_errors)
+    client.meta.events.register("before-call.s3.DeleteObjects", _digested)
     return client
+
+
+def _digested(params: dict[str, Any], **_: object) -> None:
+    """Send ``Content-MD5`` too: boto3 sends only newer checksums, and older stores refuse ``DeleteObjects`` without."""
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
 
 
 def _no_stream_in_errors(response_dict: dict[str, Any], **_: object) -> None:

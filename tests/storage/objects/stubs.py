@@ -76,6 +76,36 @@ class _TornHandler(_Quiet):
         self.close_connection = True
 
 
+class Deletes(_Server):
+    """Deletes objects one by one; of several at once ``refusal`` (status and code), or all where it is empty."""
+
+    def __init__(self, refusal: tuple[int, str] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _DeletesHandler)
+        self.refusal = refusal
+        self.at_once: list[tuple[str, bytes]] = []
+        """``Content-MD5`` and body of the requests for several."""
+        self.deleted: list[str] = []
+
+
+class _DeletesHandler(_Quiet):
+    server: Deletes
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.at_once.append((self.headers.get("Content-MD5", ""), body))
+        status, code = self.server.refusal or (200, "")
+        answer = f"<Error><Code>{code}</Code></Error>" if code else "<DeleteResult></DeleteResult>"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    def do_DELETE(self) -> None:
+        self.server.deleted.append(self.path.rpartition("/")[2])
+        self.send_response(204)
+        self.end_headers()
+
+
 @contextmanager
 def served(server: Server) -> Iterator[Server]:
     """Run ``server`` as long as the block."""

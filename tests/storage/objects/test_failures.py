@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import socket
 import time
@@ -26,7 +28,7 @@ from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.objects import failures
 from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
-from tests.storage.objects.stubs import Torn, scripted, served, silent
+from tests.storage.objects.stubs import Deletes, Torn, scripted, served, silent
 
 
 def _store(endpoint: str, attempts: int = 3, timeout_s: float = 60.0) -> S3Store:
@@ -87,6 +89,27 @@ def test_connection_that_did_not_come_about_is_tried_again(
 def test_certificate_that_is_not_trusted_is_not_tried_again() -> None:
     """It stays as it is."""
     assert not failures.is_transient(SSLError(endpoint_url="https://s3", error="CERTIFICATE_VERIFY_FAILED"))
+
+
+def test_several_objects_are_deleted_with_the_digest_that_older_stores_ask_for() -> None:
+    """MinIO, ECS and others answer `MissingContentMD5` to boto3's own checksum."""
+    with served(Deletes()) as server:
+        _store(server.endpoint).delete_many(["a", "b"])
+        ((digest, body),) = server.at_once
+    assert base64.b64decode(digest) == hashlib.md5(body).digest()
+
+
+@pytest.mark.parametrize(
+    "refusal", [(501, "NotImplemented"), (400, "NotImplemented"), (405, "MethodNotAllowed")]
+)
+def test_store_that_deletes_one_by_one_is_asked_so(refusal: tuple[int, str]) -> None:
+    """And not for several again: what was to go would stay for ever."""
+    with served(Deletes(refusal)) as server:
+        store = _store(server.endpoint)
+        store.delete_many(["a", "b"])
+        store.delete_many(["c"])
+        assert server.deleted == ["a", "b", "c"]
+        assert len(server.at_once) == 1
 
 
 def test_retries_are_bounded() -> None:
