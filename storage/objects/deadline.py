@@ -15,11 +15,15 @@ class Deadline:
         self._within_s = within_s
         self._at = time.monotonic() + within_s
 
+    def is_over(self) -> bool:
+        """Return whether time is up."""
+        return time.monotonic() >= self._at
+
     def check(self) -> None:
         """Check that time is left.
 
         Raises:
             UnavailableError: time is up.
         """
-        if time.monotonic() >= self._at:
+        if self.is_over():
             raise UnavailableError(f"{self._what}: not done within {self._within_s:.0f} s, given up")

@@ -15,13 +15,13 @@ from botocore.exceptions import (
     IncompleteReadError,
     ProxyConnectionError,
     ResponseStreamingError,
+    SSLError,
 )
 
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 
-_TRANSIENT_CODES = frozenset(
-    {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError", "ServiceUnavailable"}
-)
+_SLOWER_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException"})
+_TRANSIENT_CODES = _SLOWER_CODES | {"RequestTimeout", "InternalError", "ServiceUnavailable"}
 _REFUSED_CODES = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _TOKEN_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
 _SKEWED_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
@@ -59,6 +59,11 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, (*_TORN, *_NO_ANSWER))
 
 
+def asks_to_slow_down(error: BaseException | None) -> bool:
+    """Return whether the store is well, and has more requests than it takes at present."""
+    return error is not None and (code_of(error) in _SLOWER_CODES or _status(error) == 429)
+
+
 def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:
     """Return the same failure from our error tree, with what is wrong and what to do."""
     code = code_of(error)
@@ -91,6 +96,11 @@ def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastE
 def _trouble(error: Exception, endpoint: str, what: str) -> str:
     if isinstance(error, _TORN):
         return f"S3 at {endpoint}: {what} arrived damaged: {error}."
+    if isinstance(error, SSLError):
+        return (
+            f"S3 at {endpoint}: no TLS ({error}). Where its certificate is of a CA that this host does not know, name "
+            "the CA's file in AWS_CA_BUNDLE, in the environment of the control plane and of machines."
+        )
     if isinstance(error, BotoCoreError | ConnectionError):
         return (
             f"S3 at {endpoint} does not answer ({type(error).__name__}): check HOLDFAST_S3_ENDPOINT and that "
@@ -99,7 +109,7 @@ def _trouble(error: Exception, endpoint: str, what: str) -> str:
     return f"S3 at {endpoint} failed on {what}: {error}."
 
 
-def _status(error: Exception) -> int:
+def _status(error: BaseException) -> int:
     if isinstance(error, ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return 0

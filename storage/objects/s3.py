@@ -17,13 +17,20 @@ from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 from botocore.response import StreamingBody
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects import multipart
 from holdfast.storage.objects.base import Body, ObjectInfo, Unfinished
 from holdfast.storage.objects.deadline import Deadline
-from holdfast.storage.objects.failures import MISSING_CODES, NOT_THERE_CODES, code_of, explain, is_transient
+from holdfast.storage.objects.failures import (
+    MISSING_CODES,
+    NOT_THERE_CODES,
+    asks_to_slow_down,
+    code_of,
+    explain,
+    is_transient,
+)
 from holdfast.storage.objects.landing import landing
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 20.0
 ATTEMPTS = 3
+SLOWEST_S = 8.0
+"""Longest pause between two tries of a request that the store has no room for."""
 PART_BYTES = 16 << 20
 PART_THREADS = 4
 DELETE_AT_ONCE = 1000
@@ -98,10 +107,10 @@ class S3Store:
             deadline.check()
             self._client().put_object(Bucket=self.bucket, Key=key, Body=multipart.body_of(view))
 
-        if len(view) <= PART_BYTES:
-            self._call(key, whole)
-            return
         with self._explained(key):
+            if len(view) <= PART_BYTES:
+                self._patiently(whole, deadline)
+                return
             multipart.send(
                 self._client(),
                 self.bucket,
@@ -109,7 +118,7 @@ class S3Store:
                 view,
                 part_bytes=PART_BYTES,
                 threads=PART_THREADS,
-                retry=self._retrying(),
+                retry=lambda request: self._patiently(request, deadline),
                 deadline=deadline,
             )
 
@@ -357,6 +366,24 @@ class S3Store:
     def _call(self, key: str, request: Callable[[], T]) -> T:
         with self._explained(key):
             return self._retrying()(request)
+
+    def _patiently(self, request: Callable[[], T], deadline: Deadline) -> T:
+        """Call ``request``; while the store asks to slow down, as when all ranks upload at once, until time is up."""
+        failed = 0
+
+        def is_enough(state: RetryCallState) -> bool:
+            nonlocal failed
+            if asks_to_slow_down(state.outcome.exception() if state.outcome else None):
+                return deadline.is_over()
+            failed += 1
+            return failed >= self._attempts
+
+        return Retrying(
+            retry=retry_if_exception(is_transient),
+            stop=is_enough,
+            wait=wait_random_exponential(multiplier=0.1, max=SLOWEST_S),
+            reraise=True,
+        )(request)
 
     def _retrying(self) -> Retrying:
         return Retrying(

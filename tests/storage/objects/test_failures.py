@@ -26,8 +26,9 @@ from holdfast import secret
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
-from holdfast.storage.objects import failures
+from holdfast.storage.objects import deadline, failures
 from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
+from tests.retries import by_hand
 from tests.storage.objects.stubs import Deletes, Torn, scripted, served, silent
 
 
@@ -110,6 +111,49 @@ def test_store_that_deletes_one_by_one_is_asked_so(refusal: tuple[int, str]) -> 
         store.delete_many(["c"])
         assert server.deleted == ["a", "b", "c"]
         assert len(server.at_once) == 1
+
+
+class Throttled:
+    """Refuses ``times`` requests as S3 does when there are too many, then does ``real``."""
+
+    def __init__(self, real: Callable[..., Any], times: int) -> None:
+        self.real, self.left, self.asked = real, times, 0
+
+    def __call__(self, **asked: Any) -> Any:
+        self.asked += 1
+        if not self.left:
+            return self.real(**asked)
+        self.left -= 1
+        answer: Any = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
+        raise ClientError(answer, "PutObject")
+
+
+def test_upload_waits_while_the_store_asks_to_slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks upload at once: of ten thousand one would fail three times, and the checkpoint lack its part."""
+    by_hand(monkeypatch)
+    store = _store("http://127.0.0.1:1")
+    put = Throttled(lambda **_: {}, times=12)
+    monkeypatch.setattr(store._client(), "put_object", put)
+    store.put_view("k", memoryview(b"bytes"), within_s=600)
+    assert put.asked == 13
+
+
+def test_upload_that_is_told_to_slow_down_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its deadline."""
+    monkeypatch.setattr(deadline, "time", by_hand(monkeypatch))
+    store = _store("http://127.0.0.1:1")
+    monkeypatch.setattr(store._client(), "put_object", Throttled(lambda **_: {}, times=10_000))
+    with pytest.raises(UnavailableError, match=r"within 60 s|SlowDown"):
+        store.put_view("k", memoryview(b"bytes"), within_s=60)
+
+
+def test_untrusted_certificate_is_named() -> None:
+    """With the variable that names a CA, not as a server that is away."""
+    told = str(
+        failures.explain(SSLError(endpoint_url="https://s3", error="self-signed"), "https://s3", "b", "k")
+    )
+    assert "AWS_CA_BUNDLE" in told
+    assert "does not answer" not in told
 
 
 def test_retries_are_bounded() -> None:
