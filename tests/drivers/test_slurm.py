@@ -87,8 +87,9 @@ class Queue:
 
     def sinfo(self, command: Sequence[str]) -> CommandAnswer:
         """All nodes that are asked for are well; of those that are gone it says nothing."""
-        (names,) = [word.partition("=")[2] for word in command if word.startswith("--nodes=")]
-        known = [name for name in names.split(",") if name not in self.gone]
+        asked = [word.partition("=")[2] for word in command if word.startswith("--nodes=")]
+        names = asked[0].split(",") if asked else self.free
+        known = [name for name in names if name not in self.gone]
         return CommandAnswer(status=0, out="\n".join(f"{name}|idle|none" for name in known))
 
     def forget(self, *gone: str) -> None:
@@ -371,6 +372,57 @@ def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) ->
         "scancel --batch --signal=USR1 1",
         "scancel 1",
         "scontrol update nodename=node1 state=down reason=bad DIMM; holdfast: gpt-1: gone",
+    ]
+
+
+def at_ports(**ports: int) -> Callable[[Sequence[str]], CommandAnswer]:
+    """scontrol that shows each node's slurmd at a port of this host."""
+
+    def scontrol(command: Sequence[str]) -> CommandAnswer:
+        if "show" not in command:
+            return FINE
+        return CommandAnswer(status=0, out=f"NodeName=x NodeAddr=127.0.0.1 Port={ports[command[-1]]}")
+
+    return scontrol
+
+
+def closed_port() -> int:
+    """Port where nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_no_node_is_given_up_where_a_firewall_keeps_us_from_all(tmp_path: Path) -> None:
+    """Compute nodes of many sites let nothing in from where the control plane runs: they are no dead nodes."""
+    queue, nowhere = Queue(nodes=3), closed_port()
+    run = queue.runner()
+    run.answers["scontrol"] = at_ports(node1=nowhere, node2=nowhere, node3=nowhere)
+    asked = driver(tmp_path, run)
+    asked.provision(2)
+    for act in (lambda: asked.evict("node1", Scope.JOB, "hang"), lambda: asked.retire("node2")):
+        run.asked.clear()
+        with pytest.raises(UnavailableError, match="did not end"):
+            act()
+        acts = [" ".join(command) for command in run.asked if command[0] == "scancel" or "update" in command]
+        assert acts[0].startswith("scancel --batch --signal=USR1")
+    assert not [line for line in acts if "state=down" in line], "a node that is only given back"
+
+
+@pytest.mark.parametrize("ours", [2, 1])
+def test_a_node_that_alone_does_not_answer_is_set_down_first(tmp_path: Path, ours: int) -> None:
+    """Another machine of ours answers, or another node of the cluster."""
+    queue = Queue(nodes=2)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(ours)
+    with socket.create_server(("127.0.0.1", 0)) as slurmd:
+        run.answers["scontrol"] = at_ports(node1=closed_port(), node2=slurmd.getsockname()[1])
+        with pytest.raises(UnavailableError, match="did not end"):
+            asked.evict("node1", Scope.JOB, "its agent is gone")
+    acts = [" ".join(command) for command in run.asked if command[0] == "scancel" or "update" in command]
+    assert acts == [
+        "scontrol update nodename=node1 state=down reason=holdfast: its agent is gone",
+        "scancel 1",
     ]
 
 

@@ -241,6 +241,8 @@ class SlurmDriver:
     def retire(self, machine: str, incarnation: str = "") -> None:
         """Give the node back to Slurm. A drain stays: it is the operators' to lift.
 
+        A node that answers is not set down, however long its epilog takes: it was not at fault.
+
         Raises:
             UnknownError: it was never a machine of this site.
             AnewError: the node was allocated again since ``incarnation``.
@@ -251,7 +253,7 @@ class SlurmDriver:
         if held is None:
             return
         require_unit(machine, incarnation, str(held.job))
-        self._end(machine, held.job, f"{MARK}retired, and its processes did not end")
+        self._end(machine, held.job, f"{MARK}retired, and its node does not answer", may_give_up=False)
         with self._file.changing() as record:
             present = record.machines.get(machine)
             if present is None or present.job == held.job:  # else Slurm gave us the node again meanwhile
@@ -360,17 +362,25 @@ class SlurmDriver:
                 break
         return running
 
-    def _end(self, machine: str, job: int, reason: str) -> None:
-        """End the job and all its processes: by its own script, else by Slurm, else by giving the node up."""
+    def _end(self, machine: str, job: int, reason: str, *, may_give_up: bool = True) -> None:
+        """End the job and all its processes: by its own script, else by Slurm, else by giving the node up.
+
+        Without ``may_give_up`` only a node that is dead is given up.
+        """
+        if self._is_over(machine, job):
+            return
+        in_service = [name for name, held in self._file.read().machines.items() if held.evicted is None]
         steps: list[Callable[[], object]] = [
             # The batch script's trap kills and wipes everything at once; slurmd alone would miss orphans.
             lambda: self._slurm("scancel", "--batch", "--signal=USR1", str(job)),
             lambda: self._slurm("scancel", str(job)),
             lambda: self._nodes.set_down(machine, reason),
         ]
-        if not self._nodes.is_reachable(machine):
+        if self._nodes.is_dead(machine, beside=in_service):
             steps = steps[1:]
             steps.reverse()
+        elif not may_give_up:
+            steps = steps[:2]
         for step in steps:
             if self._is_over(machine, job):
                 return
@@ -381,8 +391,9 @@ class SlurmDriver:
             if self._wait_over(machine, job):
                 return
         raise UnavailableError(
-            f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node cannot be set "
-            "down (that takes Slurm's operator rights): its processes may still run."
+            f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node "
+            + ("cannot be set down (that takes Slurm's operator rights)" if may_give_up else "still answers")
+            + ": its processes may still run, or Slurm's epilog."
         )
 
     def _wait_over(self, machine: str, job: int) -> bool:

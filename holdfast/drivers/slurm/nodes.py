@@ -18,6 +18,8 @@ from holdfast.errors import HoldfastError, RefusedError, UnknownError
 MARK = "holdfast: "
 """Prefix of the reason of every node that we drained."""
 _REACH_S = 2.0
+_WITNESSES = 3
+"""Other nodes that are tried before one that does not answer counts as dead."""
 _OF_SLURM = ("not responding", "node unexpectedly rebooted")
 """Beginnings of reasons that slurmctld itself gives: such a node may come back by itself (``ReturnToService``)."""
 _SAME_BOOT_S = 60.0
@@ -93,8 +95,26 @@ class Nodes:
             reason = f"{node.reason}; {reason}"  # another user's reason comes first, and stays theirs to lift
         self._update(machine, "down", reason)
 
+    def is_dead(self, machine: str, *, beside: Collection[str]) -> bool:
+        """Return whether the node's slurmd takes no connections: Slurm notices a dead node only after SlurmdTimeout.
+
+        False where no other node takes any either: a firewall keeps this host from all of them, which says nothing.
+        The others are of ``beside``, or without any there whichever Slurm has.
+        """
+        if self.is_reachable(machine):
+            return False
+        others = [name for name in beside if name != machine] or self._answering(machine)
+        return any(self.is_reachable(name) for name in others[:_WITNESSES])
+
+    def _answering(self, but: str) -> list[str]:
+        try:
+            listed = self._slurm("sinfo", "--noheader", "--Node", "--all", f"--format={listing.NODE_FORMAT}")
+        except HoldfastError:
+            return []
+        return [name for name, node in listing.nodes(listed).items() if node.usable and name != but]
+
     def is_reachable(self, machine: str) -> bool:
-        """Return whether the node's slurmd takes connections: Slurm notices a dead node only after SlurmdTimeout."""
+        """Return whether the node's slurmd takes connections."""
         fields = self._fields(machine)
         try:
             if not fields:
