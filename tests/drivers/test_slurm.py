@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,61 @@ def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path)
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "ends_as", "drained"),
+    [("None", "PREEMPTED", False), ("None", "NODE_FAIL", True), ("TimeLimit", "", False), ("None", "", True)],
+)
+def test_what_ended_an_allocation_shows_when_it_has_ended(
+    tmp_path: Path, reason: str, ends_as: str, drained: bool
+) -> None:
+    """While the epilog runs squeue says COMPLETING for all; an epilog without end is not waited for."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run, kill_s=0.2)
+    asked.provision(1)
+    comment, looks = queue.jobs[1][2], [0]
+
+    def squeue(_: Sequence[str]) -> CommandAnswer:
+        looks[0] += 1
+        state = ends_as if ends_as and looks[0] > 3 else "COMPLETING"
+        return CommandAnswer(status=0, out=f"1|{state}|node1|{reason}|{comment}\n")
+
+    run.answers["squeue"] = squeue
+    with suppress(UnavailableError):
+        asked.evict("node1", Scope.CLUSTER, "its agent is gone")
+    assert any("state=drain" in word for command in run.asked for word in command) is drained
+
+
+@pytest.mark.parametrize("state", ["drained", "down", "fail"])
+def test_what_a_person_took_out_is_neither_resumed_nor_restarted(tmp_path: Path, state: str) -> None:
+    """It may be under repair, or kept as it is for a look: their reason would be replaced by ours, and then lifted."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = ("CANCELLED", "node1", queue.jobs[1][2])
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|{state}|bad DIMM\n")
+    asked.evict("node1", Scope.CLUSTER, "gone")
+    for act in (lambda: asked.release("node1"), lambda: asked.reboot("node1", "Xid 79", "", 0.01)):
+        with pytest.raises(RefusedError, match=r"not by Holdfast \(bad DIMM\)"):
+            act()
+    assert not [command for command in run.asked if "reboot" in command or "state=resume" in command]
+
+
+@pytest.mark.parametrize("reason", ["Not responding", "holdfast: gpt-1: gone", "reboot timed out"])
+def test_what_slurm_or_we_set_down_is_resumed(tmp_path: Path, reason: str) -> None:
+    """With the release of the machine."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = ("NODE_FAIL", "node1", queue.jobs[1][2])
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|down*|{reason}\n")
+    asked.evict("node1", Scope.JOB, "gone")
+    asked.release("node1")
+    assert ["scontrol", "update", "nodename=node1", "state=resume"] in run.asked
+
+
 def test_job_that_was_requeued_onto_another_node_is_that_machine(tmp_path: Path) -> None:
     """As with `--requeue` among a site's options: what is done to the node that it left does not end it there."""
     queue = Queue()
@@ -456,7 +512,7 @@ def test_nodes_that_others_drain_are_told_with_their_reason(tmp_path: Path) -> N
     assert asked.leaving() == []
     asked.provision(4)
     states = (
-        "node1|draining|rack 4 moves\nnode2|drained|holdfast: gpt-1: gone\nnode3|mixed|none\nnode4|drng|\n"
+        "node1|failing|rack 4 moves\nnode2|drained|holdfast: gpt-1: gone\nnode3|mixed|none\nnode4|drng|\n"
     )
     run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=states.replace("drng", "draining@"))
     assert isinstance(asked, Drains)

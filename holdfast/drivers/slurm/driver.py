@@ -162,6 +162,8 @@ class SlurmDriver:
             AnewError: the node was allocated again since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
+        if scope is Scope.CLUSTER:
+            self._wait_completed(machine)
         with self._file.changing():
             record, jobs = self._look(locked=True)
             held = self._known(record, machine)
@@ -189,7 +191,7 @@ class SlurmDriver:
         Raises:
             UnknownError: it was never a machine of this site, or was given back.
             AnewError: the node was allocated again since ``incarnation``, and that allocation was evicted or is over.
-            RefusedError: another user drained the node, or we may not resume it.
+            RefusedError: another user drained the node or set it down, or we may not resume it.
             UnavailableError: slurmctld does not answer.
         """
         with self._file.changing():
@@ -219,7 +221,7 @@ class SlurmDriver:
         Raises:
             UnknownError: it was never a machine of this site.
             AnewError: the node was allocated again since ``incarnation``.
-            RefusedError: it is in service, or Slurm does not let us.
+            RefusedError: it is in service, another user drained the node or set it down, or Slurm does not let us.
             UnavailableError: slurmctld does not answer, or the node did not come up in time.
         """
         record, _ = self._look()
@@ -395,6 +397,14 @@ class SlurmDriver:
             + ("cannot be set down (that takes Slurm's operator rights)" if may_give_up else "still answers")
             + ": its processes may still run, or Slurm's epilog."
         )
+
+    def _wait_completed(self, machine: str) -> None:
+        """Wait until a job that ends without us has ended: only then Slurm shows whether it took the job away."""
+        record, jobs = self._look()
+        held = record.machines.get(machine)
+        job = _job_of(machine, held, jobs) if held is not None and held.evicted is None else None
+        if job is not None and job.completing and not job.taken_away:
+            self._wait_over(machine, job.id)
 
     def _wait_over(self, machine: str, job: int) -> bool:
         return any(self._is_over(machine, job) for _ in _looks(self._kill_s))

@@ -26,6 +26,7 @@ _OVER = frozenset(
     }
 )
 _NOT_THE_NODES_FAULT = frozenset({"DEADLINE", "PREEMPTED", "TIMEOUT"})
+_REASONS_OF_TIME = frozenset({"TimeLimit", "DeadLine"})
 _USABLE = frozenset(
     {
         "ALLOCATED",
@@ -63,9 +64,14 @@ class Allocation(Frozen):
         return self.state in _OVER
 
     @property
+    def completing(self) -> bool:
+        """Whether it ends: the epilog runs, or processes are still there. What ended it shows only afterwards."""
+        return self.state == "COMPLETING"
+
+    @property
     def taken_away(self) -> bool:
         """Slurm ended it for reasons that have nothing to do with the node's health."""
-        return self.state in _NOT_THE_NODES_FAULT
+        return self.state in _NOT_THE_NODES_FAULT or (self.completing and self.reason in _REASONS_OF_TIME)
 
     @property
     def cancelled(self) -> bool:
@@ -84,8 +90,8 @@ class Node(Frozen):
 
     @property
     def drained(self) -> bool:
-        """Whether the node gets no new jobs because it was drained."""
-        return self.state.startswith("DRAIN")
+        """Whether the node gets no new jobs because it was drained, or is marked as one that is to fail."""
+        return self.state.startswith(("DRAIN", "FAIL"))
 
     @property
     def down(self) -> bool:

@@ -20,7 +20,7 @@ MARK = "holdfast: "
 _REACH_S = 2.0
 _WITNESSES = 3
 """Other nodes that are tried before one that does not answer counts as dead."""
-_OF_SLURM = ("not responding", "node unexpectedly rebooted")
+_OF_SLURM = ("not responding", "node unexpectedly rebooted", "reboot timed out", "resumetimeout reached")
 """Beginnings of reasons that slurmctld itself gives: such a node may come back by itself (``ReturnToService``)."""
 _SAME_BOOT_S = 60.0
 """slurmctld reckons a boot from the uptime with every registration of a node: one boot is seconds off from itself."""
@@ -54,7 +54,7 @@ class Nodes:
         mark = f"{MARK}{reason}"
         node = self.known([machine]).get(machine)
         # A node that a person set down stays down, with their reason.
-        if node is None or node.drained or (node.down and not node.reason.lower().startswith(_OF_SLURM)):
+        if node is None or node.drained or _set_down_by_others(node):
             return node.reason if node and node.reason.startswith(MARK) else ""
         try:
             self._update(machine, "drain", mark)
@@ -67,7 +67,7 @@ class Nodes:
 
         Raises:
             UnknownError: Slurm knows no such node.
-            RefusedError: another user drained it, or we may not resume it.
+            RefusedError: another user drained it or set it down, or we may not resume it.
         """
         node = self.known([machine]).get(machine)
         if node is None:
@@ -77,10 +77,10 @@ class Nodes:
             )
         if not (node.drained or node.down):
             return
-        if node.drained and not node.reason.startswith(MARK):
+        if why := _out_by_others(node):
             raise RefusedError(
-                f"machine {machine} is drained in Slurm, not by Holdfast ({node.reason or 'no reason given'}): "
-                f"resume it there first (`scontrol update nodename={machine} state=resume`)."
+                f"machine {machine} is {why}: resume it there first (`scontrol update nodename={machine} "
+                "state=resume`)."
             )
         self._update(machine, "resume", "")
 
@@ -147,8 +147,14 @@ class Nodes:
         """Ask Slurm to restart the node, and to leave it down afterwards.
 
         Raises:
-            RefusedError: we may not, or Slurm does not know how.
+            RefusedError: another user drained it or set it down, whose reason ours would replace; or we may not, or
+                Slurm does not know how.
         """
+        node = self.known([machine]).get(machine)
+        if node is not None and (why := _out_by_others(node)):
+            raise RefusedError(
+                f"machine {machine} is {why}: whoever did that may need it as it is. It is not restarted."
+            )
         self._slurm("scontrol", "reboot", "ASAP", "nextstate=DOWN", f"reason={reason}", machine)
 
     def _fields(self, machine: str) -> dict[str, str]:
@@ -173,3 +179,17 @@ class Nodes:
     def _update(self, machine: str, state: str, reason: str) -> None:
         command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]
         self._slurm(*command, *([f"reason={reason}"] if reason else []))
+
+
+def _set_down_by_others(node: Node) -> bool:
+    return node.down and not node.reason.lower().startswith((MARK, *_OF_SLURM))
+
+
+def _out_by_others(node: Node) -> str:
+    """Describe what a person did to keep jobs off the node; empty: nothing."""
+    drained = node.drained and not node.reason.startswith(MARK)
+    if not drained and not _set_down_by_others(node):
+        return ""
+    return (
+        f"{'drained' if drained else 'down'} in Slurm, not by Holdfast ({node.reason or 'no reason given'})"
+    )
