@@ -157,6 +157,8 @@ def test_a_command_that_blocks_is_unavailable() -> None:
             "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
             UnavailableError,
         ),
+        ("slurm_load_jobs error: Protocol authentication error", UnavailableError),
+        ("scancel: error: Kill job error on job id 2: Message receive failure", UnavailableError),
     ],
 )
 def test_what_slurm_says_is_told_apart(said: str, error: type[HoldfastError]) -> None:
@@ -178,6 +180,22 @@ def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> Non
     queue = Queue(lost_answers=2)
     assert driver(tmp_path, queue.runner(), patience_s=10).provision(2) == ["node1", "node2"]
     assert len(queue.jobs) == 2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_job_id_is_found_among_what_a_site_prints(tmp_path: Path, lost: bool) -> None:
+    """Some sites' filters greet whoever submits; without an id the job is found by its comment."""
+    queue = Queue()
+    run = queue.runner()
+
+    def sbatch(command: Sequence[str]) -> CommandAnswer:
+        printed = queue.sbatch(command).out
+        banner = "-----\n  Welcome to the cluster\n-----\n--> Verifying 1 node ... OK\n"
+        return CommandAnswer(status=0, out=banner if lost else banner + printed)
+
+    run.answers["sbatch"] = sbatch
+    assert driver(tmp_path, run, patience_s=10).provision(1) == ["node1"]
+    assert len(queue.jobs) == 1
 
 
 def test_what_waits_in_the_queue_counts_as_asked_for(tmp_path: Path) -> None:
@@ -527,9 +545,12 @@ def test_job_around_us_does_not_shine_through(tmp_path: Path, monkeypatch: pytes
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "PREFECT__FLOW_RUN_ID"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/lab.conf")
+    for name in ("SLURM_CONF_SERVER", "SLURM_JWT"):
+        monkeypatch.setenv(name, "needed")
     run = Queue().runner()
     driver(tmp_path, run).provision(1)
     assert run.env["SLURM_CONF"] == "/etc/slurm/lab.conf"
+    assert run.env["SLURM_CONF_SERVER"] == run.env["SLURM_JWT"] == "needed"
     assert run.env["HOLDFAST_HOME"] == str(tmp_path)
     assert run.env["HOLDFAST_PYTHON"] == sys.executable
     assert not {"SLURM_JOB_ID", "SLURM_NTASKS", "PREFECT__FLOW_RUN_ID"} & run.env.keys()

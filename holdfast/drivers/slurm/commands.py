@@ -21,11 +21,13 @@ Result = TypeVar("Result")
 TIMEOUT_S = 15.0
 """Time limit of one command: squeue gives up on a dead slurmctld by itself after 9 s (22.05)."""
 
-# slurm_strerror() and messages of the commands, 22.05 to 24.11.
+# slurm_strerror() and messages of the commands, 20.11 to 25.11.
 _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|zero bytes were"
     r"|communication (connection )?failure|slurm backup controller in standby|slurmctld.* not (be )?running"
-    r"|temporarily un(available|able)|rate limit|please try again|munge (encode|decode) failed",
+    r"|temporarily un(available|able)|rate limit|please try again|munge (encode|decode) failed"
+    # A credential that expired on its way to a busy slurmctld, a munged that is restarted.
+    r"|protocol authentication error|authentication credential|message (send|receive) failure|try again later",
     re.IGNORECASE,
 )
 _DENIED = re.compile(

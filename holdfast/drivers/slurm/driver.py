@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import sys
 import time
@@ -36,6 +37,9 @@ _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
 # A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines. What a user
 # has set for squeue and sinfo would narrow what we see of our jobs and nodes: those left out would count as ended.
 _NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_", "SQUEUE_", "SINFO_")
+# How Slurm's commands find their cluster, and who they are to it.
+_INHERITED = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
 class SlurmDriver:
@@ -75,7 +79,7 @@ class SlurmDriver:
         self._env = {
             key: value
             for key, value in inherited.items()
-            if key == "SLURM_CONF" or not key.startswith(_NOT_INHERITED)
+            if key in _INHERITED or not key.startswith(_NOT_INHERITED)
         } | {
             "HOLDFAST_HOME": str(self.home),
             "HOLDFAST_PYTHON": python,
@@ -337,7 +341,10 @@ class SlurmDriver:
                 if job.comment == token:
                     return job.id
             tried.append(True)
-            return int(self._slurm.once(*command).strip().partition(";")[0])
+            printed = self._slurm.once(*command)
+            if not (found := _JOB_ID.findall(printed)):
+                raise UnavailableError(f"sbatch printed no job id, but {printed.strip()[:200]!r}")
+            return int(found[-1])  # the filters and wrappers of some sites print more
 
         tried: list[bool] = []
         return self._slurm.patiently(submit)

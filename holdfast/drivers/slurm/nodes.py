@@ -98,7 +98,7 @@ class Nodes:
     def is_dead(self, machine: str, *, beside: Collection[str]) -> bool:
         """Return whether the node's slurmd takes no connections: Slurm notices a dead node only after SlurmdTimeout.
 
-        False where no other node takes any either: a firewall keeps this host from all of them, which says nothing.
+        False where no other node takes any either: a firewall keeps this host from all of them.
         The others are of ``beside``, or without any there whichever Slurm has.
         """
         if self.is_reachable(machine):
@@ -153,7 +153,7 @@ class Nodes:
         node = self.known([machine]).get(machine)
         if node is not None and (why := _out_by_others(node)):
             raise RefusedError(
-                f"machine {machine} is {why}: whoever did that may need it as it is. It is not restarted."
+                f"machine {machine} is {why}: it may be needed as it is, and is not restarted."
             )
         self._slurm("scontrol", "reboot", "ASAP", "nextstate=DOWN", f"reason={reason}", machine)
 
