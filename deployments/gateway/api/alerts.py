@@ -39,7 +39,8 @@ def routes(gateway: Gateway) -> APIRouter:
         if body.truncatedAlerts:
             gateway.site.metrics.truncated.inc(body.truncatedAlerts)
             log.warning(
-                "alertmanager left %d alerts out: group by more labels, or raise max_alerts (to %d at most)",
+                "%d alerts of a group were left out: group by more labels, or raise max_alerts of Alertmanager's "
+                "webhook (no more than %d are taken at once)",
                 body.truncatedAlerts,
                 alertmanager.MAX_ALERTS,
             )

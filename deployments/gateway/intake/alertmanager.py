@@ -1,6 +1,7 @@
 """Alertmanager's webhook, version 4, to alerts of ours. Pure; labels and annotations are data, never code or keys.
 
-https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
+https://prometheus.io/docs/alerting/latest/configuration/#webhook_config. Grafana's contact points send the same, with
+fields of their own besides, as a version 1.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from holdfast import names
 from holdfast.errors import HoldfastError, SettingsError
@@ -43,11 +44,28 @@ class Webhook(BaseModel):
     """A payload."""
 
     model_config = ConfigDict(extra="ignore")
-    version: Literal["4"] = "4"
+    version: Literal["4", "1"] = "4"
     status: str = "firing"
     alerts: list[WebhookAlert] = Field(max_length=MAX_ALERTS)
     truncatedAlerts: int = Field(0, ge=0)  # noqa: N815
-    """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook): it does not report which."""
+    """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook), or that were too many for us."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_than_we_take(cls, sent: Any) -> Any:
+        """Leave out what is too many, of what does not fire first: a group that is refused is lost as a whole."""
+        alerts = sent.get("alerts") if isinstance(sent, dict) else None
+        left_out = sent.get("truncatedAlerts", 0) if isinstance(sent, dict) else None
+        if not isinstance(alerts, list) or len(alerts) <= MAX_ALERTS or not isinstance(left_out, int):
+            return sent
+        firing_first = sorted(
+            alerts, key=lambda each: isinstance(each, dict) and each.get("status") == "resolved"
+        )
+        return {
+            **sent,
+            "alerts": firing_first[:MAX_ALERTS],
+            "truncatedAlerts": left_out + len(alerts) - MAX_ALERTS,
+        }
 
 
 def parse(sent: WebhookAlert, group_status: str, now: float, jobs: Collection[str] | None = None) -> Alert:

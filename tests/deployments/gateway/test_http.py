@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.api import auth
+from holdfast.deployments.gateway.intake import alertmanager
 from holdfast.errors import AnewError, RecoveryError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
@@ -144,6 +145,31 @@ async def test_alertmanager_mixed_and_truncated_groups(kit: Kit) -> None:
     assert kit.metric("alertmanager_truncated_alerts_total") == 7
     (incident,) = kit.incidents()
     assert incident.machine == "m1"
+
+
+async def test_group_of_more_alerts_than_are_taken_loses_those_that_do_not_fire(kit: Kit) -> None:
+    """Alertmanager does not send again what is refused (422): a switch with a thousand ports would be lost."""
+    await kit.running_job()
+    over = [_xid(kit, status="resolved", fingerprint=f"r{n}") for n in range(alertmanager.MAX_ALERTS + 3)]
+    answer = await kit.post("/v1/alerts/alertmanager", _webhook(*over, _xid(kit)) | {"truncatedAlerts": 2})
+    assert answer["results"][0]["outcome"] == "opened"
+    assert (len(answer["results"]), answer["truncated"]) == (alertmanager.MAX_ALERTS, 6)
+
+
+async def test_alert_of_a_contact_point_of_grafana_opens_an_incident(kit: Kit) -> None:
+    """The same form with another version, and more fields."""
+    await kit.running_job()
+    more = {"valueString": "[ var='A' value=79 ]", "values": None, "silenceURL": "", "dashboardURL": ""}
+    body = _webhook(_xid(kit, **more)) | {
+        "version": "1",
+        "orgId": 1,
+        "title": "[FIRING:1]",
+        "state": "alerting",
+        "message": "",
+        "truncatedAlerts": 0,
+    }
+    answer = await kit.post("/v1/alerts/alertmanager", body)
+    assert answer["results"][0]["outcome"] == "opened"
 
 
 async def test_another_version_of_the_webhook_is_refused(kit: Kit) -> None:
