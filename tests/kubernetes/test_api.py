@@ -20,6 +20,7 @@ from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.errors import (
     AnewError,
     HoldfastError,
+    RefusedError,
     SettingsError,
     UnauthorizedError,
     UnavailableError,
@@ -188,6 +189,43 @@ def test_denied_verb_is_named_with_where_it_is_granted(api: Api, server: Scripte
     server.answers = [status(403, said), READY, status(403, said), READY]
     with pytest.raises(UnauthorizedError, match=r'cannot list resource "nodes".*rbac\.yaml'):
         api.get("/api/v1/nodes")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'statefulsets.apps "m3" is forbidden: exceeded quota: gpus, requested: count/statefulsets.apps=1',
+        'pods "m3-0" is forbidden: violates PodSecurity "restricted:latest": privileged',
+        'admission webhook "validate.kyverno.svc" denied the request: label team is missing',
+    ],
+)
+def test_what_admission_refuses_is_no_missing_right(api: Api, server: Scripted, said: str) -> None:
+    """The operator is not sent to a role that has the verb already."""
+    server.answers = [status(403, said)]
+    with pytest.raises(RefusedError, match="403") as caught:
+        api.create("/apis/apps/v1/namespaces/train/statefulsets", {})
+    assert said in str(caught.value)
+    assert "rbac.yaml" not in str(caught.value)
+    assert len(server.asked) == 1
+
+
+def test_machine_whose_container_does_not_start_shows_why(api: Api, server: Scripted) -> None:
+    """Its pod has a node, and stays there for ever without its image."""
+    named = {"name": "m3", "labels": {bodies.MACHINE: "m3"}, "uid": "u-1"}
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "train:2026"'}
+    pod = {
+        "metadata": named,
+        "spec": {"nodeName": "gpu-17"},
+        "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]},
+    }
+    node = {
+        "metadata": {"name": "gpu-17"},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    server.answers = [(200, {}, {"items": [item]}) for item in ({"metadata": named}, pod, node)]
+    (seen,) = KubernetesDriver(api).machines()
+    assert seen.detail == 'starting on gpu-17: ImagePullBackOff: Back-off pulling image "train:2026"'
 
 
 def test_server_that_starts_denies_nothing_for_good(api: Api, server: Scripted) -> None:

@@ -197,6 +197,10 @@ def test_nodes_that_others_take_away_are_told() -> None:
     taint = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1700000000", "effect": "NoSchedule"}
     assert "autoscaler" in bodies.leaves(node(taints=[taint]))
     assert bodies.leaves(node(taints=[taint | {"effect": "PreferNoSchedule"}])) == ""
+    former = {"key": "karpenter.sh/disruption", "value": "disrupting", "effect": "NoSchedule"}
+    assert "Karpenter" in bodies.leaves(node(taints=[former]))
+    azure = {"key": "remediator.kubernetes.azure.com/unschedulable", "effect": "NoSchedule"}
+    assert "AKS" in bodies.leaves(node(taints=[azure]))
     assert bodies.leaves(node(taints=[{"key": "gpu", "effect": "NoSchedule"}])) == ""
     ours = merged(node(), bodies.node_taken_out(node(), "m3", Scope.CLUSTER) or {})
     assert bodies.leaves(ours) == ""

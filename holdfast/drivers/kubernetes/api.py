@@ -7,6 +7,7 @@ dictionaries, because one body serves servers of many versions and is validated 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,10 @@ PATIENCE_S = 60.0
 _MERGE = "application/merge-patch+json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _BUSY = (429, 500, 502, 503, 504)
+_BY_ADMISSION = re.compile(
+    "exceeded quota|failed quota|violates PodSecurity|admission webhook|denied request"
+)
+"""Refusals with the status of a missing right that no role changes."""
 
 
 class BusyError(UnavailableError):
@@ -240,7 +245,7 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _error(code: int, status: Any, asked: str, after_s: float) -> Exception:
-    said = status.get("message", "") if isinstance(status, dict) else str(status)
+    said = str(status.get("message") or "") if isinstance(status, dict) else str(status)
     message = f"Kubernetes: {asked}: {code} {said}".rstrip()
     causes = ((status.get("details") or {}).get("causes") or []) if isinstance(status, dict) else []
     if code == 429 and (
@@ -250,7 +255,7 @@ def _error(code: int, status: Any, asked: str, after_s: float) -> Exception:
         return BudgetError(f"{message} {why}".rstrip())
     if code in _BUSY:
         return BusyError(message, after_s)
-    if code in (401, 403):
+    if code == 401 or (code == 403 and not _BY_ADMISSION.search(said)):
         return UnauthorizedError(
             f"{message}. The role of deployments/kubernetes/base/rbac.yaml has what Holdfast needs."
         )

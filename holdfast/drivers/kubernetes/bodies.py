@@ -236,10 +236,13 @@ def node_given_back(node: Object, name: str) -> Object | None:
 LEAVING = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes the node",
     "karpenter.sh/disrupted": "Karpenter replaces the node",
+    "karpenter.sh/disruption": "Karpenter replaces the node",
     "cloud.google.com/impending-node-termination": "Compute Engine stops the node",
     "node.cloudprovider.kubernetes.io/shutdown": "the cloud shut the node down",
     "aws-node-termination-handler/spot-itn": "EC2 takes the Spot instance away",
     "aws-node-termination-handler/scheduled-maintenance": "EC2 maintains the instance",
+    "aws-node-termination-handler/asg-lifecycle-termination": "the Auto Scaling group terminates the instance",
+    "remediator.kubernetes.azure.com/unschedulable": "AKS drains the node",
 }
 """Taints of nodes that will be gone soon, by key, and what they mean."""
 

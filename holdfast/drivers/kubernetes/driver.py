@@ -360,9 +360,10 @@ def _supplied(
     if not node:
         said = pods.condition(pod, "PodScheduled").get("message", "")
         return Supplied(name=name, alive=True, detail=f"pending: {said}" if said else "pending")
-    return Supplied(
-        name=name, alive=True, detail=f"node {node}" if pods.is_ready(pod) else f"starting on {node}"
-    )
+    if pods.is_ready(pod):
+        return Supplied(name=name, alive=True, detail=f"node {node}")
+    why_not = pods.waits_for(pod)
+    return Supplied(name=name, alive=True, detail=f"starting on {node}{f': {why_not}' if why_not else ''}")
 
 
 def _why_dead(pod: Object, nodes: Mapping[str, Object]) -> str:

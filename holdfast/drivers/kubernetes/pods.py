@@ -142,6 +142,16 @@ def condition(pod: Object, kind: str) -> Mapping[str, str]:
     return next((each for each in conditions if each["type"] == kind), {})
 
 
+def waits_for(pod: Object) -> str:
+    """Return why a container of the pod does not run (``ImagePullBackOff``, ``CrashLoopBackOff``); empty: not known."""
+    status = pod.get("status") or {}
+    for each in (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or []):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if (reason := waiting.get("reason")) not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{reason}: {waiting.get('message') or ''}".rstrip(": ")
+    return ""
+
+
 def node_of(pod: Object) -> str:
     """Return the node that the pod is on; empty: none yet."""
     return str(pod["spec"].get("nodeName") or "")
