@@ -211,6 +211,38 @@ def test_what_waits_in_the_queue_counts_as_asked_for(tmp_path: Path) -> None:
     assert [machine.name for machine in asked.machines()] == ["node1", "node7"]
 
 
+def test_request_that_waited_long_may_get_the_node_of_a_later_one(tmp_path: Path) -> None:
+    """Its id is smaller than that of the allocation that has ended there; so it is where ids begin again."""
+    queue = Queue(nodes=1)
+    asked = driver(tmp_path, queue.runner())
+    asked.provision(1)
+    queue.jobs = {
+        900: ("NODE_FAIL", "node1", queue.jobs[1][2]),
+        800: ("RUNNING", "node1", "holdfast group=#b"),
+    }
+    (tmp_path / "slurm.json").write_text('{"machines": {"node1": {"job": 900}}}')
+    (seen,) = asked.machines()
+    assert seen.alive
+    assert seen.detail.startswith("job 800;")
+
+
+def test_user_whom_slurm_shows_no_nodes_has_machines(tmp_path: Path) -> None:
+    """With `PrivateData=nodes` sinfo is for operators: nothing is drained, and evicted nodes are excluded by name."""
+    queue = Queue(nodes=2)
+    run = queue.runner()
+    denied = CommandAnswer(status=1, err="slurm_load_node: Access/permission denied")
+    run.answers |= {"sinfo": lambda _: denied, "scontrol": lambda _: denied}
+    asked = driver(tmp_path, run)
+    assert asked.provision(1) == ["node1"]
+    assert [machine.detail for machine in asked.machines()] == ["job 1; node unknown"]
+    queue.jobs[1] = ("NODE_FAIL", "node1", queue.jobs[1][2])
+    asked.evict("node1", Scope.CLUSTER, "gone")
+    assert asked.provision(1) == ["node2"]
+    (*_, last) = [command for command in run.asked if command[0] == "sbatch"]
+    assert "--exclude=node1" in last
+    assert asked.leaving() == []
+
+
 def test_groups_are_features_and_wait_apart(tmp_path: Path) -> None:
     """A queued request for one kind of node is none for another."""
     queue = Queue(nodes=0)

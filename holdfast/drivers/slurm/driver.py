@@ -435,10 +435,14 @@ def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]
     """Return jobs on nodes that the record does not list under them; not on evicted machines."""
     found = []
     for job in jobs.values():
-        held = record.machines.get(job.node)
-        if job.over or job.queued or not job.node or (held and (held.evicted or held.job >= job.id)):
+        if job.over or job.queued or not job.node:
             continue
-        found.append(job)
+        held = record.machines.get(job.node)
+        # The later of two has the node; ids say which, but for one that waited longer, and where they began again.
+        if held is None or (
+            not held.evicted and held.job != job.id and (held.job < job.id or _ended(job.node, held, jobs))
+        ):
+            found.append(job)
     return found
 
 
