@@ -9,9 +9,11 @@ from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import StorageLimits
 
+_NOT_IMPLEMENTED = 501
+
 
 class ObjectStore:
-    """Any answer below status 500 passes: access rights are not tested here."""
+    """Any answer below status 500 passes, as does that of a store without this request: rights are not tested here."""
 
     name = "object_store"
 
@@ -44,4 +46,5 @@ class ObjectStore:
             )
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             return redact.passwords(f"{type(error).__name__} {error}")[:200]
-        return f"status {answer.status_code}" if answer.status_code >= 500 else ""
+        failed = answer.status_code >= 500 and answer.status_code != _NOT_IMPLEMENTED
+        return f"status {answer.status_code}" if failed else ""

@@ -345,9 +345,9 @@ def store(port: int, timeout_s: float = 60.0) -> ObjectStore:
 
 
 def test_any_answer_will_do(endpoint: ThreadingHTTPServer) -> None:
-    """A refusal is an answer; an error of the server is none."""
+    """A refusal is an answer, and so is that of a store that knows no HEAD; an error of the server is none."""
     check = store(endpoint.server_port)
-    for status, ok in ((200, True), (403, True), (503, False)):
+    for status, ok in ((200, True), (403, True), (501, True), (503, False)):
         endpoint.status = status  # type: ignore[attr-defined]
         assert [sign.ok for sign in check.look()] == [ok]
 
