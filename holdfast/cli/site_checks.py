@@ -106,7 +106,8 @@ def store_rights(
     except HoldfastError as error:
         advice = f"{where}: allow it, or fix HOLDFAST_STORE and its credentials"
         if settings.stored_in_s3:
-            advice = f"bucket {where}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
+            advice = f"bucket {where}: allow s3:PutObject, GetObject, ListBucket, DeleteObject, AbortMultipartUpload, "
+            advice += "ListBucketMultipartUploads and ListMultipartUploadParts to "
             advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
         return DoctorCheck(name=name, ok=False, found=f"cannot {doing}: {error}", advice=advice)
     return DoctorCheck(name=name, ok=True, found=f"write, read, list and delete in {where}")

@@ -7,6 +7,7 @@ is deleted, because it is not known what that manifest refers to.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,14 @@ from typing import Protocol
 
 from holdfast import failpoint
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CheckpointError, UnknownError
+from holdfast.errors import CheckpointError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.checkpoints.remote.manifests import MANIFEST, PINNED, SUSPECT, Manifest, object_key
-from holdfast.storage.objects import ObjectInfo, ObjectStore
+from holdfast.storage.objects import ObjectInfo, ObjectStore, Unfinished
 
+_log = logging.getLogger(__name__)
 _READERS = 8
 
 
@@ -93,7 +95,7 @@ def tidy(
     dropped = sorted(key for key in found if key not in kept and key in settled)
     torn = [
         upload
-        for upload in store.unfinished(manifests.checkpoints_prefix(job))
+        for upload in _unfinished(store, manifests.checkpoints_prefix(job))
         if upload.active_at <= now - grace_s
     ]
     if not dry_run:
@@ -137,6 +139,15 @@ def unreferenced(
     named = {key for checkpoint in kept for key in complete.get(checkpoint, ())}
     own = tuple(kept)
     return sorted(key for key in objects if key not in named and not key.startswith(own))
+
+
+def _unfinished(store: ObjectStore, prefix: str) -> Sequence[Unfinished]:
+    """Return the uploads that were begun; none where they cannot be listed, which takes rights of its own."""
+    try:
+        return store.unfinished(prefix)
+    except UnavailableError as error:
+        _log.warning("unfinished uploads under %s stay, with what they hold: %s", prefix, error)
+        return ()
 
 
 def _content(store: ObjectStore, key: str) -> bytes | None:

@@ -8,12 +8,13 @@ from functools import partial
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.policies.restore.retention import keep
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.checkpoints.remote.garbage import Collected, tidy, unreferenced
 from holdfast.storage.checkpoints.remote.manifests import Manifest, RemoteFile, object_key
+from holdfast.storage.objects import Unfinished
 from holdfast.storage.objects.s3 import S3Store
 
 GRACE_S = 1000.0
@@ -120,6 +121,21 @@ def test_a_claim_that_is_made_while_the_manifest_goes_is_seen(
         assert everything < keys(store)
     else:
         assert not [key for key in keys(store) if key.startswith(made[10].key)]
+
+
+def test_checkpoints_go_where_unfinished_uploads_cannot_be_listed(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes more rights than to write, read, list and delete objects; retention needs no more than these."""
+
+    def refused(_: str) -> tuple[Unfinished, ...]:
+        raise UnavailableError("S3 refuses our credentials")
+
+    made = {step: complete(store, step) for step in (10, 20, 30)}
+    monkeypatch.setattr(store, "unfinished", refused)
+    done = later(store)
+    assert (done.dropped, done.uploads) == ((made[10].key,), 0)
+    assert not [key for key in keys(store) if key.startswith(made[10].key)]
 
 
 def test_what_a_kept_checkpoint_refers_to_stays(store: S3Store) -> None:
