@@ -81,6 +81,11 @@ class Settings(FromEnvironment):
         "holdfast", description="Bucket for checkpoints and code versions, where `HOLDFAST_STORE` names none."
     )
     s3_region: str = Field("us-east-1", description="Region that requests are signed for.")
+    s3_addressing: Literal["path", "virtual"] = Field(
+        "path",
+        description="How requests name the bucket: `path` (`https://HOST/BUCKET`), or `virtual` "
+        "(`https://BUCKET.HOST`), which some stores know alone.",
+    )
     s3_access_key: str = Field("holdfast", description="Access key.")
     s3_secret_key: SecretStr = Field(
         SecretStr(""),

@@ -1,4 +1,4 @@
-"""S3 through boto3: path-style addresses, bounded timeouts, retries of transient failures only."""
+"""S3 through boto3: bounded timeouts, retries of transient failures only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
@@ -65,6 +65,7 @@ class S3Store:
         secret_key: str,
         session_token: str = "",
         region: str = "us-east-1",
+        addressing: Literal["path", "virtual"] = "path",
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
         attempts: int = ATTEMPTS,
@@ -72,6 +73,7 @@ class S3Store:
         self.endpoint = endpoint
         self.bucket = bucket
         self._region = region
+        self._addressing = addressing
         self._keys = (access_key, secret_key, session_token or None)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
@@ -419,7 +421,7 @@ class S3Store:
             read_timeout=read_timeout_s,
             retries={"total_max_attempts": attempts, "mode": "standard"},
             response_checksum_validation="when_required",
-            s3={"addressing_style": "path"},
+            s3={"addressing_style": self._addressing},
             max_pool_connections=4 * PART_THREADS,
         )
         return _make_client(

@@ -28,6 +28,7 @@ class S3:
             "access_key": settings.s3_access_key,
             "secret_key": settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path),
             **({"session_token": token} if token else {}),
+            **({"addressing": settings.s3_addressing} if settings.s3_addressing != "path" else {}),
         }
 
     @staticmethod

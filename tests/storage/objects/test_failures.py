@@ -225,6 +225,25 @@ def test_temporary_keys_have_a_session_token(tmp_path: Path) -> None:
     assert "HOLDFAST_S3_SESSION_TOKEN" in str(failures.explain(ended, "http://s3", "b", "k"))
 
 
+@pytest.mark.parametrize(
+    ("addressing", "shown"),
+    [("path", "https://s3.example/bucket/k?"), ("virtual", "https://bucket.s3.example/k?")],
+)
+def test_bucket_is_named_as_the_store_knows_it(tmp_path: Path, addressing: Any, shown: str) -> None:
+    """In the path, or in the host's name, which clouds such as Alibaba's and CoreWeave's know alone."""
+    settings = Settings(
+        home=tmp_path,
+        s3_endpoint="https://s3.example",
+        s3_bucket="bucket",
+        s3_secret_key=SecretStr("s"),
+        s3_addressing=addressing,
+    )
+    store = objects.from_settings(settings)
+    assert isinstance(store, S3Store)
+    asked = store._client().generate_presigned_url("get_object", Params={"Bucket": store.bucket, "Key": "k"})
+    assert asked.startswith(shown)
+
+
 def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
     """By every method, with the setting to check, within seconds."""
     with socket.socket() as held:  # so that no other process listens there meanwhile
