@@ -378,6 +378,20 @@ def test_what_slurm_or_we_set_down_is_resumed(tmp_path: Path, reason: str) -> No
     assert ["scontrol", "update", "nodename=node1", "state=resume"] in run.asked
 
 
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED"])
+def test_allocation_that_is_suspended_does_not_drain_its_node(tmp_path: Path, state: str) -> None:
+    """By `PreemptMode=SUSPEND` or a person: all of the machine is silent, the node is well, and others use it."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = (state, "node1", queue.jobs[1][2])
+    with suppress(UnavailableError):
+        asked.evict("node1", Scope.CLUSTER, "its agent is gone")
+    assert ["scancel", "1"] in run.asked
+    assert not any("state=drain" in word for command in run.asked for word in command)
+
+
 def test_job_that_was_requeued_onto_another_node_is_that_machine(tmp_path: Path) -> None:
     """As with `--requeue` among a site's options: what is done to the node that it left does not end it there."""
     queue = Queue()

@@ -25,7 +25,7 @@ _OVER = frozenset(
         "TIMEOUT",
     }
 )
-_NOT_THE_NODES_FAULT = frozenset({"DEADLINE", "PREEMPTED", "TIMEOUT"})
+_NOT_THE_NODES_FAULT = frozenset({"DEADLINE", "PREEMPTED", "STOPPED", "SUSPENDED", "TIMEOUT"})
 _REASONS_OF_TIME = frozenset({"TimeLimit", "DeadLine"})
 _USABLE = frozenset(
     {
@@ -70,7 +70,7 @@ class Allocation(Frozen):
 
     @property
     def taken_away(self) -> bool:
-        """Slurm ended it for reasons that have nothing to do with the node's health."""
+        """Slurm ended or suspended it for reasons that have nothing to do with the node's health."""
         return self.state in _NOT_THE_NODES_FAULT or (self.completing and self.reason in _REASONS_OF_TIME)
 
     @property
