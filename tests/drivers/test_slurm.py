@@ -255,6 +255,24 @@ def test_groups_are_features_and_wait_apart(tmp_path: Path) -> None:
     assert ["--constraint=h100" in command for command in submitted] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "given", ["--exclude=bad[1-3] -C ib", "--exclude bad[1-3] -Cib", "-x bad[1-3] --constraint=ib"]
+)
+def test_what_a_site_s_options_exclude_stays_excluded(tmp_path: Path, given: str) -> None:
+    """Of two such options sbatch heeds the last."""
+    queue = Queue(nodes=1)
+    run = queue.runner()
+    asked = driver(tmp_path, run, options=f"--partition=train {given}")
+    asked.provision(2)
+    queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
+    asked.evict("node1", Scope.JOB, "hang")
+    asked.provision(1, "h100")
+    (*_, last) = [command for command in run.asked if command[0] == "sbatch"]
+    assert "--exclude=bad[1-3],node1" in last
+    assert "--constraint=ib&h100" in last
+    assert ["scontrol", "update", "JobId=2", "ExcNodeList=bad[1-3],node1"] in run.asked
+
+
 def test_nodes_out_of_service_are_kept_off(tmp_path: Path) -> None:
     """Also from what was queued before; scope `job` drains nothing."""
     queue = Queue(nodes=1)

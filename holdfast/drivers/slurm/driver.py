@@ -137,7 +137,11 @@ class SlurmDriver:
             record, jobs = self._look(locked=True)
             kind = f"{_ANY_NODE}{group}"
             asked = [job.id for job in jobs.values() if job.queued and job.comment.startswith(f"{kind}#")][:n]
-            options = [*self._exclude(record, jobs), *([f"--constraint={group}"] if group else [])]
+            features = [each for each in (_option(self._options, "--constraint", "-C"), group) if each]
+            options = [
+                *self._exclude(record, jobs),
+                *([f"--constraint={'&'.join(features)}"] if group else []),
+            ]
             asked += [self._submit(kind, options) for _ in range(n - len(asked))]
         return self._started(asked)
 
@@ -301,10 +305,14 @@ class SlurmDriver:
         raise UnknownError(f"unknown machine {machine!r}. Machines: {known}.")
 
     def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
-        """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones."""
+        """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones.
+
+        It takes the place of one among the site's own options, whose nodes it names as well.
+        """
         out = [name for name, held in record.machines.items() if held.evicted or _ended(name, held, jobs)]
         known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
-        return [f"--exclude={','.join(known)}"] if known else []
+        own = _option(self._options, "--exclude", "-x")
+        return [f"--exclude={','.join([*([own] if own else []), *known])}"] if known else []
 
     def _keep_queued_off(self, record: Record, jobs: Mapping[int, Allocation]) -> None:
         """Exclude evicted nodes from jobs that were queued before the eviction."""
@@ -473,6 +481,18 @@ def _supplied(name: str, held: Held, job: Allocation | None, node: Node | None) 
     if job.queued:
         return Supplied(name=name, alive=True, detail=f"job {job.id} waits in the queue ({job.reason})")
     return Supplied(name=name, alive=True, detail=f"job {job.id}; {told}")
+
+
+def _option(options: Sequence[str], long: str, short: str) -> str:
+    """Return the value of an option of sbatch that may come in four forms; empty: it was not given."""
+    found = ""
+    for word, following in zip(options, [*options[1:], ""], strict=False):
+        name, given, value = word.partition("=")
+        if name == long:
+            found = value if given else following
+        elif word.startswith(short):
+            found = word.removeprefix(short) or following
+    return found
 
 
 def _packaged_script() -> Path:
