@@ -17,7 +17,7 @@ from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 from botocore.response import StreamingBody
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception
 
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects import multipart
@@ -26,12 +26,12 @@ from holdfast.storage.objects.deadline import Deadline
 from holdfast.storage.objects.failures import (
     MISSING_CODES,
     NOT_THERE_CODES,
-    asks_to_slow_down,
     code_of,
     explain,
     is_transient,
 )
 from holdfast.storage.objects.landing import landing
+from holdfast.storage.objects.patience import Patience
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -42,8 +42,6 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 20.0
 ATTEMPTS = 3
-SLOWEST_S = 8.0
-"""Longest pause between two tries of a request that the store has no room for."""
 PART_BYTES = 16 << 20
 PART_THREADS = 4
 DELETE_AT_ONCE = 1000
@@ -111,7 +109,7 @@ class S3Store:
 
         with self._explained(key):
             if len(view) <= PART_BYTES:
-                self._patiently(whole, deadline)
+                self._patiently(whole, Patience(self._attempts, deadline=deadline))
                 return
             multipart.send(
                 self._client(),
@@ -120,7 +118,7 @@ class S3Store:
                 view,
                 part_bytes=PART_BYTES,
                 threads=PART_THREADS,
-                retry=lambda request: self._patiently(request, deadline),
+                retry=lambda request: self._patiently(request, Patience(self._attempts, deadline=deadline)),
                 deadline=deadline,
             )
 
@@ -155,7 +153,7 @@ class S3Store:
                     at += len(chunk)
 
         if nbytes:
-            self._call(key, read)
+            self._call(key, read, lambda: at)
 
     def _open_range(self, key: str, start: int, at: int, end: int) -> StreamingBody:
         """Open the rest of a range, from ``at`` on."""
@@ -365,35 +363,17 @@ class S3Store:
 
         return self._call("", ask)
 
-    def _call(self, key: str, request: Callable[[], T]) -> T:
+    def _call(self, key: str, request: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
         with self._explained(key):
-            return self._retrying()(request)
+            return self._patiently(request, Patience(self._attempts, reached))
 
-    def _patiently(self, request: Callable[[], T], deadline: Deadline) -> T:
-        """Call ``request``; while the store asks to slow down, as when all ranks upload at once, until time is up."""
-        failed = 0
-
-        def is_enough(state: RetryCallState) -> bool:
-            nonlocal failed
-            if asks_to_slow_down(state.outcome.exception() if state.outcome else None):
-                return deadline.is_over()
-            failed += 1
-            return failed >= self._attempts
-
+    def _patiently(self, request: Callable[[], T], patience: Patience) -> T:
         return Retrying(
             retry=retry_if_exception(is_transient),
-            stop=is_enough,
-            wait=wait_random_exponential(multiplier=0.1, max=SLOWEST_S),
+            stop=patience.is_over,
+            wait=patience.pause_s,
             reraise=True,
         )(request)
-
-    def _retrying(self) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception(is_transient),
-            stop=stop_after_attempt(self._attempts),
-            wait=wait_random_exponential(multiplier=0.1, max=1.0),
-            reraise=True,
-        )
 
     @contextmanager
     def _explained(self, key: str) -> Iterator[None]:

@@ -26,7 +26,7 @@ from holdfast import secret
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
-from holdfast.storage.objects import deadline, failures
+from holdfast.storage.objects import deadline, failures, patience
 from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
 from tests.retries import by_hand
 from tests.storage.objects.stubs import Deletes, Torn, scripted, served, silent
@@ -180,6 +180,29 @@ def test_a_read_that_always_breaks_is_given_up() -> None:
         with pytest.raises(UnavailableError, match="arrived damaged"):
             _store(server.endpoint).read_range("k", 0, 100, 64, lambda _: None)
         assert len(server.ranges) == 3
+
+
+def test_a_long_read_may_break_as_often_as_it_gets_on() -> None:
+    """Of a file of gigabytes each connection may break: only one that brings nothing counts."""
+    content, taken = bytes(range(200)), list[bytes]()
+    with served(Torn(content, cuts=[25] * 9)) as server:
+        _store(server.endpoint).read_range("k", 0, 200, 20, taken.append)
+        assert len(server.ranges) == 10
+    assert b"".join(taken) == content
+
+
+def test_reads_wait_while_the_store_asks_to_slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks restore at once: they are served one after the other; without an end they are given up."""
+    monkeypatch.setattr(patience, "time", by_hand(monkeypatch))
+    with scripted(200) as server:
+        store = _store(server.endpoint)
+        get = Throttled(store._client().get_object, times=8)
+        monkeypatch.setattr(store._client(), "get_object", get)
+        assert store.get("k") == b"bytes"
+        assert get.asked == 9
+        get.left = 10_000
+        with pytest.raises(UnavailableError, match="SlowDown"):
+            store.get("k")
 
 
 def test_a_refusal_is_not_retried() -> None:
