@@ -182,6 +182,24 @@ def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> Non
     assert len(queue.jobs) == 2
 
 
+def test_job_is_known_by_its_comment_beside_that_of_the_site(tmp_path: Path) -> None:
+    """Some sites want one, of two sbatch heeds the last, and without ours a queued job would not count."""
+    queue = Queue(nodes=0)
+    run = queue.runner()
+    asked = driver(tmp_path, run, options="--comment='project 7'")
+
+    def sbatch(command: Sequence[str]) -> CommandAnswer:
+        *_, last = [word for word in command if word.startswith("--comment")]
+        return queue.sbatch([last])
+
+    run.answers["sbatch"] = sbatch
+    asked.provision(1)
+    asked.provision(1)
+    ((_, _, comment),) = queue.jobs.values()
+    assert comment.startswith("holdfast group=#")
+    assert comment.endswith(" project 7")
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_job_id_is_found_among_what_a_site_prints(tmp_path: Path, lost: bool) -> None:
     """Some sites' filters greet whoever submits; without an id the job is found by its comment."""
@@ -635,6 +653,12 @@ def test_what_a_user_has_set_for_squeue_hides_no_job(tmp_path: Path, monkeypatch
     ("settings", "named"),
     [
         ({"options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
+        (
+            {"options": "--partition=train -J mine"},
+            "HOLDFAST_SLURM_OPTIONS.*--job-name.*HOLDFAST_SLURM_JOB_NAME",
+        ),
+        ({"options": "--array=0-3"}, "--array"),
+        ({"options": "--clusters other"}, "--clusters"),
         ({"script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
     ],
 )

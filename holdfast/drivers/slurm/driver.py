@@ -39,6 +39,7 @@ _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
 _NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_", "SQUEUE_", "SINFO_")
 # How Slurm's commands find their cluster, and who they are to it.
 _INHERITED = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_OURS = (("--job-name", "-J"), ("--array", "-a"), ("--clusters", "-M"), ("--wait", "-W"), ("--test-only", ""))
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
@@ -74,6 +75,12 @@ class SlurmDriver:
             self._options = shlex.split(own.options)
         except ValueError as error:
             raise SettingsError(f"HOLDFAST_SLURM_OPTIONS = {own.options!r}: {error}") from None
+        for long, short in _OURS:
+            if _option(self._options, long, short, flag=True):
+                raise SettingsError(
+                    f"HOLDFAST_SLURM_OPTIONS = {own.options!r}: {long} is the driver's own, and hides jobs from it. "
+                    "Their name is HOLDFAST_SLURM_JOB_NAME, the cluster that of SLURM_CONF."
+                )
         python = own.python or sys.executable
         inherited = os.environ if env is None else env
         self._env = {
@@ -327,11 +334,11 @@ class SlurmDriver:
     def _submit(self, comment: str, options: Sequence[str]) -> int:
         """Submit one more allocation; return its job id. After no answer the job is looked up before a retry."""
         token = f"{comment}#{uuid.uuid4().hex[:12]}"
+        told = _option(self._options, "--comment")
         command = [
             "sbatch",
             "--parsable",
             f"--job-name={self._job_name}",
-            f"--comment={token}",
             "--nodes=1",
             "--ntasks=1",
             "--exclusive",
@@ -341,12 +348,14 @@ class SlurmDriver:
             f"--chdir={self.home}",
             *self._options,
             *options,
+            # Behind the site's own, whose text it has as well: jobs are known by it.
+            f"--comment={' '.join([token, *([told] if told else [])])}",
             str(self._script),
         ]
 
         def submit() -> int:
             for job in self._jobs().values() if tried else ():
-                if job.comment == token:
+                if job.comment.startswith(token):
                     return job.id
             tried.append(True)
             printed = self._slurm.once(*command)
@@ -483,15 +492,18 @@ def _supplied(name: str, held: Held, job: Allocation | None, node: Node | None) 
     return Supplied(name=name, alive=True, detail=f"job {job.id}; {told}")
 
 
-def _option(options: Sequence[str], long: str, short: str) -> str:
-    """Return the value of an option of sbatch that may come in four forms; empty: it was not given."""
+def _option(options: Sequence[str], long: str, short: str = "", *, flag: bool = False) -> str:
+    """Return the value of an option of sbatch that may come in four forms; empty: it was not given.
+
+    Of a ``flag``, which may have none, the option itself is returned.
+    """
     found = ""
     for word, following in zip(options, [*options[1:], ""], strict=False):
         name, given, value = word.partition("=")
         if name == long:
-            found = value if given else following
-        elif word.startswith(short):
-            found = word.removeprefix(short) or following
+            found = word if flag else value if given else following
+        elif short and word.startswith(short):
+            found = word if flag else word.removeprefix(short) or following
     return found
 
 
