@@ -402,7 +402,8 @@ class SlurmDriver:
             lambda: self._slurm("scancel", str(job)),
             lambda: self._nodes.set_down(machine, reason),
         ]
-        if self._nodes.is_dead(machine, beside=in_service):
+        dead = self._nodes.is_dead(machine, beside=in_service)
+        if dead:
             steps = steps[1:]
             steps.reverse()
         elif not may_give_up:
@@ -418,7 +419,11 @@ class SlurmDriver:
                 return
         raise UnavailableError(
             f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node "
-            + ("cannot be set down (that takes Slurm's operator rights)" if may_give_up else "still answers")
+            + (
+                "cannot be set down (that takes Slurm's operator rights)"
+                if dead or may_give_up
+                else "is not known to be dead"
+            )
             + ": its processes may still run, or Slurm's epilog."
         )
 
