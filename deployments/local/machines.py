@@ -23,6 +23,8 @@ REGISTERED_S = 240.0
 """How long new machines may take to start their fork servers, check themselves and register."""
 RETIRED_AT_ONCE = 16
 _LAST_LINES = 15
+_LOOKS_APART = 10
+"""Between two looks at how the engine sees machines that start: so many times what a look took."""
 _OVER = (JobState.STOPPED, JobState.FAILED, JobState.DONE)
 
 
@@ -54,8 +56,12 @@ def have(
     headers = {"Authorization": secret.of(settings).header}
     certified = tls.of(settings).http()
     with httpx.Client(headers=headers, trust_env=False, **certified) as http:
+        dead, next_look = set[str](), 0.0
         while missing := new - _ready(known := _known(http, settings.gateways)):
-            dead = missing - {machine.name for machine in driver.machines() if machine.alive}
+            if (begun := time.monotonic()) >= next_look:
+                dead = missing - {machine.name for machine in driver.machines() if machine.alive}
+                # An engine that takes long has many machines, or others to serve too.
+                next_look = time.monotonic() + _LOOKS_APART * (time.monotonic() - begun)
             if dead or time.monotonic() > until:
                 raise UnavailableError(_why(settings, driver, min(dead or missing), known))
             if over.wait(0.1):
