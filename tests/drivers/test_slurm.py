@@ -582,6 +582,28 @@ def test_a_node_that_alone_does_not_answer_is_set_down_first(tmp_path: Path, our
     ]
 
 
+def test_one_job_is_waited_for_without_a_list_of_all(tmp_path: Path) -> None:
+    """slurmctld has a hundred thousand jobs of others; of one that it forgot it says that there is none."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    run.asked.clear()
+    one: list[Sequence[str]] = []
+
+    def squeue(command: Sequence[str]) -> CommandAnswer:
+        if "--jobs=1" not in command:
+            return queue.squeue(command)
+        one.append(command)
+        if len(one) < 3:
+            return queue.squeue(command)
+        return CommandAnswer(status=1, err="slurm_load_jobs error: Invalid job id specified")
+
+    run.answers["squeue"] = squeue
+    asked.evict("node1", Scope.JOB, "hang")
+    assert run.count("squeue") - len(one) <= 1
+
+
 def test_slurmd_is_looked_for_at_the_port_of_the_cluster(tmp_path: Path) -> None:
     """With a `SlurmdPort` of its own no node shows a port: at 6818 all would look dead, and be set down first."""
     queue = Queue()

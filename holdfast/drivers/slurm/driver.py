@@ -291,7 +291,7 @@ class SlurmDriver:
             self._file.write(record)
         return record, jobs
 
-    def _jobs(self) -> dict[int, Allocation]:
+    def _jobs(self, *only: str) -> dict[int, Allocation]:
         listed = self._slurm(
             "squeue",
             "--noheader",
@@ -299,6 +299,7 @@ class SlurmDriver:
             "--states=all",
             f"--name={self._job_name}",
             f"--format={listing.JOB_FORMAT}",
+            *only,
         )
         return {job.id: job for job in listing.allocations(listed)}
 
@@ -439,7 +440,12 @@ class SlurmDriver:
         return any(self._is_over(machine, job) for _ in _looks(self._kill_s))
 
     def _is_over(self, machine: str, job: int) -> bool:
-        return _ended(machine, Held(job=job), self._jobs())
+        # Asked again and again: for one job slurmctld sends no more than that, for all of a site those of the cluster.
+        try:
+            jobs = self._jobs(f"--jobs={job}")
+        except UnknownError:
+            return True  # forgotten since
+        return _ended(machine, Held(job=job), jobs)
 
 
 def _looks(for_s: float) -> Iterator[None]:
