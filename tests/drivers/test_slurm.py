@@ -261,6 +261,30 @@ def test_user_whom_slurm_shows_no_nodes_has_machines(tmp_path: Path) -> None:
     assert asked.leaving() == []
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "counts"),
+    [
+        ("PENDING", "Resources", True),
+        ("PENDING", "JobHeldUser", True),
+        ("PENDING", "BadConstraints", False),
+        ("REQUEUE_HOLD", "JobHoldMaxRequeue", False),
+    ],
+)
+def test_request_that_slurm_holds_for_good_does_not_count(
+    tmp_path: Path, state: str, reason: str, counts: bool
+) -> None:
+    """The pool would wait for it for ever: another takes its place. What a person holds is as they want it."""
+    queue = Queue(nodes=0)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    comment = queue.jobs[1][2]
+    run.answers["squeue"] = lambda _: CommandAnswer(status=0, out=f"1|{state}||{reason}|{comment}\n")
+    asked.provision(1)
+    assert run.count("sbatch") == (1 if counts else 2)
+    assert run.count("scancel") == (0 if counts else 1)
+
+
 def test_groups_are_features_and_wait_apart(tmp_path: Path) -> None:
     """A queued request for one kind of node is none for another."""
     queue = Queue(nodes=0)

@@ -143,7 +143,11 @@ class SlurmDriver:
         with self._file.changing():
             record, jobs = self._look(locked=True)
             kind = f"{_ANY_NODE}{group}"
-            asked = [job.id for job in jobs.values() if job.queued and job.comment.startswith(f"{kind}#")][:n]
+            ours = [job for job in jobs.values() if job.queued and job.comment.startswith(f"{kind}#")]
+            if stuck := [str(job.id) for job in ours if job.stuck]:
+                with suppress(SettingsError, RefusedError, UnknownError):
+                    self._slurm("scancel", *stuck)
+            asked = [job.id for job in ours if not job.stuck][:n]
             features = [each for each in (_option(self._options, "--constraint", "-C"), group) if each]
             options = [
                 *self._exclude(record, jobs),

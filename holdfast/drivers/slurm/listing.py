@@ -26,6 +26,8 @@ _OVER = frozenset(
     }
 )
 _NOT_THE_NODES_FAULT = frozenset({"DEADLINE", "PREEMPTED", "STOPPED", "SUSPENDED", "TIMEOUT"})
+_HELD_BY_SLURM = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
+_REASONS_TO_HOLD = frozenset({"BadConstraints", "JobHoldMaxRequeue"})
 _REASONS_OF_TIME = frozenset({"TimeLimit", "DeadLine"})
 _USABLE = frozenset(
     {
@@ -57,6 +59,11 @@ class Allocation(Frozen):
     def queued(self) -> bool:
         """Whether the job waits for a node."""
         return self.state in _QUEUED
+
+    @property
+    def stuck(self) -> bool:
+        """Whether Slurm holds it for good: it starts when a person releases it. One that a person holds is none."""
+        return self.state in _HELD_BY_SLURM or (self.queued and self.reason in _REASONS_TO_HOLD)
 
     @property
     def over(self) -> bool:
