@@ -228,6 +228,18 @@ def test_machine_whose_container_does_not_start_shows_why(api: Api, server: Scri
     assert seen.detail == 'starting on gpu-17: ImagePullBackOff: Back-off pulling image "train:2026"'
 
 
+def test_what_keeps_a_pod_that_was_deleted_is_named(
+    api: Api, server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue's controller that is down removes no finalizer of its own: nothing else would say so."""
+    monkeypatch.setattr(Pods, "_gone_within", lambda *_: False)
+    kept = {"name": "m3-0", "uid": "u-1", "finalizers": ["kueue.x-k8s.io/managed"]}
+    here: Answer = (200, {}, {"items": [{"metadata": kept}]})
+    server.answers = [here, (200, {}, {}), here]
+    with pytest.raises(UnavailableError, match=r"pods m3-0 are still there.*kueue\.x-k8s\.io/managed"):
+        Pods(api, 1.0).wait_gone("m3")
+
+
 def test_server_that_starts_denies_nothing_for_good(api: Api, server: Scripted) -> None:
     """Before it knows its roles it refuses everybody; it is asked again, also when it became ready just then."""
     server.answers = [

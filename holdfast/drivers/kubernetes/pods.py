@@ -83,9 +83,12 @@ class Pods:
         for pod in self.of(machine):
             self.delete(pod, 0)
         if not self._gone_within(machine, _GONE_S):
-            names = ", ".join(pod["metadata"]["name"] for pod in self.of(machine))
+            left = self.of(machine)
+            names = ", ".join(pod["metadata"]["name"] for pod in left)
+            kept_by = sorted({each for pod in left for each in pod["metadata"].get("finalizers") or []})
+            why = f" Their finalizers keep them: {', '.join(kept_by)}." if kept_by else ""
             raise UnavailableError(
-                f"machine {machine}: pods {names} are still there {_GONE_S:g} s after deletion."
+                f"machine {machine}: pods {names} are still there {_GONE_S:g} s after deletion.{why}"
             )
 
     def _gone_within(self, machine: str, timeout_s: float) -> bool:
