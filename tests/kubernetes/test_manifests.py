@@ -108,6 +108,16 @@ def test_names_are_those_of_the_code() -> None:
     assert budget["selector"]["matchLabels"] == {bodies.IN_SERVICE: "true"}
 
 
+def test_autoscalers_leave_machines_alone() -> None:
+    """A node of a job that they could replace by a cheaper one stays: its pod tells them, and keeps the notes."""
+    (template,) = [each for each in manifests(*listed()) if each["kind"] == "PodTemplate"]
+    roster = {"metadata": {"name": "r", "uid": "u"}}
+    made = bodies.machine("m0", template["template"], roster, "")
+    notes = made["spec"]["template"]["metadata"]["annotations"]
+    assert notes["karpenter.sh/do-not-disrupt"] == "true"
+    assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+
+
 def test_environment_names_settings_and_classes_that_there_are() -> None:
     """No HOLDFAST_ variable that nobody reads, no priority class that is not made."""
     objects = manifests(*listed())
