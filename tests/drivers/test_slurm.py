@@ -424,6 +424,22 @@ def test_what_a_person_took_out_is_neither_resumed_nor_restarted(tmp_path: Path,
     assert not [command for command in run.asked if "reboot" in command or "state=resume" in command]
 
 
+def test_what_slurm_drained_for_processes_that_stay_is_restarted(tmp_path: Path) -> None:
+    """That is what ends them; only its release waits for who may lift a drain that is not ours."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = ("CANCELLED", "node1", queue.jobs[1][2])
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out="node1|drained|Kill task failed\n")
+    asked.evict("node1", Scope.CLUSTER, "gone")
+    with pytest.raises(UnavailableError, match="not seen to restart"):
+        asked.reboot("node1", "a process stays", "", 0.01)
+    assert any(command[:2] == ["scontrol", "reboot"] for command in run.asked)
+    with pytest.raises(RefusedError, match="Kill task failed"):
+        asked.release("node1")
+
+
 @pytest.mark.parametrize("reason", ["Not responding", "holdfast: gpt-1: gone", "reboot timed out"])
 def test_what_slurm_or_we_set_down_is_resumed(tmp_path: Path, reason: str) -> None:
     """With the release of the machine."""

@@ -22,6 +22,14 @@ _WITNESSES = 3
 """Other nodes that are tried before one that does not answer counts as dead."""
 _OF_SLURM = ("not responding", "node unexpectedly rebooted", "reboot timed out", "resumetimeout reached")
 """Beginnings of reasons that slurmctld itself gives: such a node may come back by itself (``ReturnToService``)."""
+_DRAINS_OF_SLURM = (
+    "kill task failed",
+    "prolog error",
+    "epilog error",
+    "prolog/epilog failure",
+    "batch job complete f",
+)
+"""Beginnings of reasons that Slurm drains a node for by itself: a restart is what helps there."""
 _SAME_BOOT_S = 60.0
 """slurmctld reckons a boot from the uptime with every registration of a node: one boot is seconds off from itself."""
 _PORT = "6818"
@@ -154,7 +162,8 @@ class Nodes:
                 Slurm does not know how.
         """
         node = self.known([machine]).get(machine)
-        if node is not None and (why := _out_by_others(node)):
+        by_slurm = node is not None and node.reason.lower().startswith(_DRAINS_OF_SLURM)
+        if node is not None and not by_slurm and (why := _out_by_others(node)):
             raise RefusedError(
                 f"machine {machine} is {why}: it may be needed as it is, and is not restarted."
             )
