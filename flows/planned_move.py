@@ -6,6 +6,7 @@ A fault meanwhile goes before: its own playbook takes over.
 """
 
 from holdfast.errors import LimitError
+from holdfast.tasks.fell_again import look_further
 from holdfast.tasks.move import bring, choose
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
@@ -21,6 +22,8 @@ async def planned_move(case: RecoveryContext) -> Recovered:
     if case.again or case.round:
         # The ranks are stopped and did not come up: from here on it is a recovery like any other.
         await pause(case)
+        if case.again:
+            await look_further(case)
         await swap_in(case)
         resumed = await resume(case)
         if case.machine in case.job_now().machines:  # it got its place back, or was never left

@@ -4,11 +4,21 @@ Machines are claimed while the job trains. Then it is held at a step boundary, r
 in memory. To zero: its newest step goes to S3, and its machines to the standby pool.
 """
 
+from holdfast.tasks.fell_again import look_further
 from holdfast.tasks.lost import evict_lost, replace_lost
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
-from holdfast.tasks.resize import claim, holds_none, leave_at_zero, place, size_before, take_up, to_zero
+from holdfast.tasks.resize import (
+    claim,
+    holds_none,
+    leave_at_zero,
+    place,
+    placed_back,
+    size_before,
+    take_up,
+    to_zero,
+)
 from holdfast.tasks.resume import resume
 
 
@@ -25,6 +35,11 @@ async def scale_job(case: RecoveryContext) -> Recovered:
     silent: tuple[str, ...] = ()
     if holds_none(case):
         did = await place(case, machines)
+    elif case.again and placed_back(case):
+        # Nor did it come up at the size that it had: the size is not why.
+        silent = await pause(case)
+        tried = await look_further(case)
+        did = f"it did not come up with {machines} machines, nor with {size_before(case)}; {tried.said}"
     elif case.again:
         silent = await pause(case)
         did = f"it did not come up with {machines} machines: {await place(case, size_before(case))}"

@@ -204,7 +204,8 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
     state = poisoned.finding(case)
     fell = falls.of(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more), fell.newest, fell.others)
-    facts = facts.model_copy(update={"changed": changes.found(case), "fell_since": fell.again})
+    found = {"changed": changes.found(case), "fell_since": fell.again, "incident_class": case.incident_class}
+    facts = facts.model_copy(update=found)
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
     can_rollback = last_good(case, job.code_version) is not None

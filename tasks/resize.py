@@ -158,6 +158,12 @@ def size_before(case: RecoveryContext) -> int:
     return before or case.job_now().spec.machines
 
 
+def placed_back(case: RecoveryContext) -> bool:
+    """Return whether the broken epoch had the size of before this incident: the size is not why it fell."""
+    same = case.job_now().spec.machines == size_before(case)
+    return same and not case.begun("resize", case.life)  # else it is being put back for this epoch's sake
+
+
 def came_from_zero(case: RecoveryContext) -> bool:
     """Return whether this incident found the job without machines, and gave it some."""
     return any((action.result or {}).get("from") == 0 for action in case.done("resize"))

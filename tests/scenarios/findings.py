@@ -116,6 +116,14 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "a machine that came back was waited for to be approved for eviction": (
         "the-machine-comes-back-while-its-evictions-approval-is-missing-and-the-job-goes-on-at-once",
     ),
+    "a job that fell again after a machine was replaced was started six times without a look": (
+        "the-ranks-on-the-machine-that-took-over-do-not-start-and-a-check-accuses-it",
+        "new-code-that-falls-again-after-a-machine-was-replaced-goes-back",
+        "the-standby-of-a-planned-move-does-not-start-its-ranks-and-a-check-accuses-it",
+    ),
+    "the version to which a failed update went back was marked bad as well": (
+        "a-job-comes-up-neither-with-an-update-nor-with-what-ran-before-and-a-check-names-the-machine",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 
