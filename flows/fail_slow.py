@@ -4,7 +4,7 @@ While it trains, look at all stacks several times and vote for the parallel grou
 arXiv 2509.16293). Only then hold it at a step boundary. When the stacks agree, a fixed product on every GPU and
 transfers on every link find a slow host (MegaScale). A machine that is slow is blocked for this job only; so is one
 whose ranks are slower than their peers again after a restart. A slow job is not stopped to ask: without an approval or
-a standby it runs on. So it does where many machines explain the pace.
+a standby it runs on. So it does where many machines explain the pace, or where a search a while ago found none.
 """
 
 from holdfast.tasks.diagnose import diagnose
@@ -15,7 +15,7 @@ from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
-from holdfast.tasks.slow import must_be_of_few, vote_slow
+from holdfast.tasks.slow import must_be_of_few, must_not_be_searched, vote_slow
 from holdfast.tasks.standby import replenish, swap_in
 
 
@@ -24,6 +24,7 @@ async def fail_slow(case: RecoveryContext) -> Recovered:
     """Recover the pace of a job that became slow."""
     verdict = await vote_slow(case)
     must_be_of_few(case, verdict)
+    must_not_be_searched(case, verdict)
     await permitted(case, verdict.suspects)
     await hold_at_boundary(case)
     await pause(case)

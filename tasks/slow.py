@@ -10,12 +10,14 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import LimitError
 from holdfast.models.agent import StackDump
-from holdfast.models.alert import Verdict
+from holdfast.models.alert import AlertKind, IncidentClass, Verdict
+from holdfast.models.history import ActionState
 from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
 from holdfast.policies.diagnose import aggregate, groups, slow_vote
 from holdfast.policies.diagnose.groups import Group
-from holdfast.tasks import late
+from holdfast.policies.escalate import searched
+from holdfast.tasks import history, late, standing
 from holdfast.tasks.diagnose import all_stacks, flight_records
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -30,6 +32,41 @@ def must_be_of_few(case: RecoveryContext, verdict: Verdict) -> None:
         return
     if why := common_cause.of_pace(case.incident.alerts, case.job_now(), case.ctx.policy):
         raise LimitError(why)
+
+
+def must_not_be_searched(case: RecoveryContext, verdict: Verdict) -> None:
+    """Refuse to stop the job for a search that found no machine a while ago, when the job is as slow as it was then.
+
+    Raises:
+        LimitError: what else it is, a person must find out; the job runs on.
+    """
+    by_hand = any(alert.kind is AlertKind.MANUAL for alert in case.incident.alerts)
+    if verdict.suspects or case.stands or by_hand or late.roots(case) or standing.weigh(case).machines:
+        return
+    if why := searched.why_not_again(case.incident.opened_at, _looks(case), case.ctx.policy.again.longest_s):
+        raise LimitError(why)
+
+
+def _looks(case: RecoveryContext) -> list[searched.Look]:
+    ledger, job = case.ctx.ledger, case.job_now()
+    epochs = {each.epoch: each for each in ledger.epochs(case.job)}
+    found = []
+    for past in history.since_fresh(case.ctx, case.incident):
+        epoch = epochs.get(past.epoch)
+        same = epoch and (epoch.machines, epoch.code_version) == (job.machines, job.code_version)
+        if past.incident_class is not IncidentClass.FAIL_SLOW or past.closed_at is None or not same:
+            continue
+        wait = ledger.last_wait(past.id)
+        done = {each.kind for each in ledger.actions(past.id) if each.state is ActionState.DONE}
+        look = searched.Look(
+            incident=past.id,
+            opened_at=past.opened_at,
+            until=max(past.closed_at, wait.next_at if wait else 0.0),
+            stopped="pause" in done,
+            found="evict" in done,
+        )
+        found.append(look)
+    return found
 
 
 @task(task_run_name="vote for who makes {case.job} slow")

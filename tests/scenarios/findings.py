@@ -124,6 +124,10 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "the version to which a failed update went back was marked bad as well": (
         "a-job-comes-up-neither-with-an-update-nor-with-what-ran-before-and-a-check-names-the-machine",
     ),
+    "a job that was slow for no machine's fault was stopped for a search every few minutes": (
+        "a-search-that-found-no-machine-does-not-stop-a-job-again-that-stays-slow",
+        "a-search-that-found-no-machine-does-not-keep-one-that-lags-afterwards",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 

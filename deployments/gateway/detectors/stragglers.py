@@ -30,10 +30,12 @@ class Stragglers:
                 found |= {(job.name, job.epoch, each.rank, each.phase): (job, each) for each in self._of(job)}
         self._rounds = {key: self._rounds.get(key, 0) + 1 for key in found}
         now = self._site.clock.now()
+        # One that stays behind is reported again, as seldom as incidents are tried again at most.
+        again = max(1, round(self._site.policy.again.longest_s / self._limits.every_s))
         due = {
             key: _alert(job, each, self._limits.rounds, now)
             for key, (job, each) in found.items()
-            if self._rounds[key] == self._limits.rounds
+            if (since := self._rounds[key] - self._limits.rounds) >= 0 and since % again == 0
         }
         for alert in due.values():
             log.warning("job %s: %s", alert.job, alert.evidence["detail"])

@@ -1,5 +1,8 @@
 """Jobs that have become slow: each job's recent steps against its own earlier ones.
 
+A decline that lasts is reported again, as seldom as incidents are tried again at most (``again.longest_s``): what was held
+back while the job was left running comes up again.
+
 Bounded: some hundred numbers per running job.
 """
 
@@ -48,7 +51,8 @@ class _Pace:
     mfu: Series
     epoch: int = 0
     last_step: int = 0
-    slow: set[AlertKind] = field(default_factory=set)
+    slow: dict[AlertKind, float] = field(default_factory=dict)
+    """Declines that were reported, and when, by a clock that is never set."""
 
 
 class Throughput:
@@ -90,7 +94,7 @@ class Throughput:
             await self._correlator.accept_all(due)
         except UnavailableError:
             for alert in due:
-                self._jobs[alert.job or ""].slow.discard(alert.kind)  # due again in the next round
+                self._jobs[alert.job or ""].slow.pop(alert.kind, None)  # due again in the next round
             raise
 
     def _pace(self, job: Job) -> _Pace:
@@ -114,7 +118,7 @@ class Throughput:
         return new
 
     def _judge(self, job: Job, pace: _Pace, now: float, passed: float) -> list[Alert]:
-        limits = self._limits
+        limits, again_s = self._limits, self._site.policy.again.longest_s
         found = [
             (AlertKind.THROUGHPUT_DECLINE, pace.seconds, throughput.slower, "s per step"),
             (AlertKind.MFU_DECLINE, pace.mfu, throughput.lower, "MFU"),
@@ -124,13 +128,14 @@ class Throughput:
             decline = judge(series.baseline, series.recent, limits)
             if decline is None:
                 series.declined_since = None
-                pace.slow.discard(kind)
+                pace.slow.pop(kind, None)
                 continue
             if series.declined_since is None:
                 series.declined_since = passed
             lasted_s = passed - series.declined_since
-            if lasted_s >= limits.lasting_s and kind not in pace.slow:
-                pace.slow.add(kind)
+            told_at = pace.slow.get(kind)
+            if lasted_s >= limits.lasting_s and (told_at is None or passed - told_at >= again_s):
+                pace.slow[kind] = passed
                 lasted = f"for {lasted_s:.0f} s"
                 detail = f"{decline.value:.4g} {unit} {lasted}, before {decline.median:.4g}"
                 log.warning("job %s: %s", job.name, detail)

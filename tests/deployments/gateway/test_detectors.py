@@ -82,6 +82,16 @@ async def test_a_job_that_becomes_lastingly_slow_is_told_once(runner: Runner) ->
     assert (evidence["median"], evidence["value"]) == (1.0, 2.0)
 
 
+async def test_a_job_that_stays_slow_is_told_again_after_an_hour(runner: Runner) -> None:
+    """What came of the first report may have been to wait; nothing else would bring it up again."""
+    await runner.steps(200, 1.0)
+    await slow_down(runner, 2.0, minutes=8)
+    assert len(seen(runner.kit, AlertKind.THROUGHPUT_DECLINE)) == 1
+    runner.kit.clock.advance(3600)
+    await slow_down(runner, 2.0, minutes=1)
+    assert len(seen(runner.kit, AlertKind.THROUGHPUT_DECLINE)) == 2
+
+
 async def test_a_slow_minute_is_not_told(runner: Runner) -> None:
     """It passes, and the baseline stays what it was."""
     await runner.steps(200, 1.0)
