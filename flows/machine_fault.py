@@ -6,7 +6,7 @@ its first step, the machine was not the only cause: diagnose, and climb the ladd
 """
 
 from holdfast.errors import LimitError
-from holdfast.tasks import returned
+from holdfast.tasks import late, returned
 from holdfast.tasks.evict import evict
 from holdfast.tasks.fell_again import look_further
 from holdfast.tasks.pause import pause
@@ -21,8 +21,8 @@ async def machine_fault(case: RecoveryContext) -> Recovered:
     """Recover a job whose machine is surely at fault."""
     silent = await pause(case)
     flapping = returned.flapping(case)
-    faulty = (*case.accused, *silent, *flapping)
-    if not faulty and not case.returned:
+    faulty = (*late.accused(case), *silent, *flapping)
+    if not faulty and not case.returned and not returned.reached_again(case):
         raise LimitError("the alerts accuse no machine (any more), or more than may be evicted at once")
 
     if case.again and not silent:

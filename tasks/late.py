@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.models.alert import Alert, Verdict
+from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.policies.classify import sure_signs
-from holdfast.tasks import returned
+from holdfast.tasks import firing, returned
 from holdfast.tasks.recovery_context import RecoveryContext
 
 CONFIDENCE = 1.0
@@ -15,17 +15,28 @@ CONFIDENCE = 1.0
 def roots(case: RecoveryContext) -> dict[str, str]:
     """Return machines that serve the job now and that alerts of the incident surely accuse, with the reasons.
 
-    None when they are more than may be evicted at once: then it is more likely that the sensor is wrong.
+    None when they are more than may be evicted at once: then it is more likely that the sensor is wrong. After a wait
+    alerts that are over since accuse none any more, nor does silence where they answer again.
     """
-    ctx, job = case.ctx, case.job_now()
+    ctx, job, incident = case.ctx, case.job_now(), case.incident
+    known = firing.still(ctx, incident) if case.round else incident.alerts
     present = {machine.name: machine.incarnation for machine in ctx.ledger.machines_named(job.machines)}
     # Of one that was evicted already only a later life can be accused.
     out = returned.evicted(case)
+    back = returned.reached_again(case)
     alerts = [
-        each for each in sure_signs.of_present(case.incident.alerts, present) if not _of_evicted(each, out)
+        each
+        for each in sure_signs.of_present(known, present)
+        if not _of_evicted(each, out) and not (each.kind is AlertKind.MACHINE_LOST and each.machine in back)
     ]
     found = sure_signs.find(alerts, ctx.policy.classify)
     return found if len(found) <= ctx.policy.aggregate.limit(len(job.machines)) else {}
+
+
+def accused(case: RecoveryContext) -> tuple[str, ...]:
+    """Return the machines that the incident is about, without those that were only silent and answer again."""
+    back = returned.reached_again(case)
+    return tuple(name for name in case.accused if name not in back or name in roots(case))
 
 
 def _of_evicted(alert: Alert, out: Mapping[str, str]) -> bool:

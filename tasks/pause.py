@@ -20,6 +20,7 @@ from holdfast.operations import pause as stopping
 from holdfast.operations.context import Context
 from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved
 from holdfast.operations.saved_step import SavedStep
+from holdfast.policies.diagnose import domains
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -34,7 +35,8 @@ async def pause(case: RecoveryContext) -> tuple[str, ...]:
     Their ranks may still run: they must be evicted before the job goes on (``resume`` refuses otherwise).
 
     Raises:
-        LimitError: more of them than may be evicted at once do not answer: it may be our own network.
+        LimitError: more of them than may be evicted at once do not answer: it may be our own network. Or several that
+            share a switch or rack, for the first time.
     """
     broken = stopping.Broken(
         job=case.job,
@@ -53,7 +55,9 @@ async def pause(case: RecoveryContext) -> tuple[str, ...]:
     unreachable = tuple(done["unreachable"])
     if unreachable:
         get_run_logger().warning("no answer from %s", join_names(unreachable))
-    _must_be_few(case, done.get("silent", ()))
+    silent = done.get("silent", ())
+    _must_be_few(case, silent)
+    _must_not_share(case, silent)
     return unreachable
 
 
@@ -64,6 +68,21 @@ def _must_be_few(case: RecoveryContext, silent: Sequence[str]) -> None:
         raise LimitError(
             f"{join_names(silent)} do not answer, more than the over-eviction limit of {limit}: the network between "
             "them and the playbook worker may be cut. Nothing was evicted; fix the network, then `holdfast resume`",
+            Missing.CONTACT,
+        )
+
+
+def _must_not_share(case: RecoveryContext, silent: Sequence[str]) -> None:
+    """Refuse to evict silent machines at once that share a switch or rack: most that go away are soon back."""
+    if case.round or len(silent) < 2:
+        return
+    policy = case.ctx.policy
+    known = domains.known(case.machines_now(), policy)
+    shared = domains.shared(silent, known, policy.detect.network.switch_share)
+    if shared and frozenset[str]().union(*shared.values()).issuperset(silent):
+        raise LimitError(
+            f"{join_names(silent)} do not answer, and share {join_names(list(shared))}: it may be what they share. "
+            "Nothing was evicted; who does not answer at the next attempt is",
             Missing.CONTACT,
         )
 

@@ -33,6 +33,16 @@ def evicted(case: RecoveryContext) -> dict[str, str]:
     return {machine_of(done.key): str(done.intent.get("incarnation", "")) for done in case.done("evict")}
 
 
+def reached_again(case: RecoveryContext) -> set[str]:
+    """Return the machines that did not answer in an earlier round of the incident, and answer in this one."""
+    pauses = case.done("pause")
+    now = next((each for each in pauses if each.key == f"pause:{case.life}"), None)
+    if now is None or not case.round:
+        return set()
+    before = {name for each in pauses if each is not now for name in (each.result or {}).get("silent", ())}
+    return before.difference((now.result or {}).get("unreachable", ()))
+
+
 def meanwhile(case: RecoveryContext) -> set[str]:
     """Return the machines that restarted after this run took the incident up, and do not come and go."""
     back = since(case.ctx, case.incident).intersection(case.accused)
@@ -50,7 +60,10 @@ def said(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
     """Describe what became of the accused machines."""
     moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
     stay = [name for name in dict.fromkeys((*case.returned, *sorted(meanwhile(case)))) if name not in swapped]
+    back = sorted(reached_again(case).intersection(case.job_now().machines).difference(stay))
     told = [f"swapped in {moves}"] if moves else []
+    if back:
+        told.append(f"{join_names(back)} {'answer' if len(back) > 1 else 'answers'} again")
     if stay:
         told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
     told += [

@@ -128,6 +128,14 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
         "a-search-that-found-no-machine-does-not-stop-a-job-again-that-stays-slow",
         "a-search-that-found-no-machine-does-not-keep-one-that-lags-afterwards",
     ),
+    "a switch that was away for seconds cost all machines below it": (
+        "three-machines-of-a-switch-that-was-away-for-twenty-seconds-stay",
+        "the-one-machine-of-a-switch-that-does-not-come-back-with-it-goes",
+        "more-machines-than-may-go-were-silent-and-one-restarted-and-all-stay",
+    ),
+    "a machine whose alert was over was asked about beside another one": (
+        "of-two-machines-that-wait-for-the-breaker-the-one-whose-alert-is-over-stays",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 
