@@ -1,8 +1,8 @@
 """Playbook: an engineer ships a change that must take effect now (hot update).
 
 Fetched while the job trains, held at a step boundary, switched in place, restarted; if the new code does not come up,
-rolled back; if what ran before does not come up either, diagnosed as a crash is. Where it cannot be fetched (S3 is away),
-the job trains on as it is.
+rolled back; if what ran before does not come up either, diagnosed as a crash is. Where it cannot be fetched (S3 is
+away), the job trains on as it is.
 A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
 A machine that is lost meanwhile is replaced: its alerts join this incident, and open none of their own.
 """

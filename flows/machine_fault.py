@@ -1,8 +1,8 @@
 """Playbook: a machine is surely at fault (its GPU is lost, its agent or the whole machine is gone).
 
 No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on. A machine that restarted since
-it was accused stays, unless it came and went too often: a fault that lasts is found again. Where the job falls again before
-its first step, the machine was not the only cause: diagnose, and climb the ladder of a crash.
+it was accused stays, unless it came and went too often: a fault that lasts is found again. Where the job falls again
+before its first step, the machine was not the only cause: diagnose, and climb the ladder of a crash.
 """
 
 from holdfast.errors import LimitError
@@ -25,13 +25,14 @@ async def machine_fault(case: RecoveryContext) -> Recovered:
     if not faulty and not case.returned and not returned.reached_again(case):
         raise LimitError("the alerts accuse no machine (any more), or more than may be evicted at once")
 
+    tried = None
     if case.again and not silent:
         tried = await look_further(case, faulty)
-        further, verdict = f"; fell again: {tried.said}", tried.verdict
     else:
         await evict(case, faulty, "; ".join([*flapping.values(), *case.incident.reasons]) or "machine fault")
-        further, verdict = "", None
     swapped = await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
+    further = f"; fell again: {tried.said}" if tried else ""
+    verdict = tried.verdict if tried else None
     return Recovered(summary=f"{returned.said(case, swapped)}{further}; {resumed.said}", verdict=verdict)

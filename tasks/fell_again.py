@@ -1,8 +1,8 @@
 """Step: find out why a job fell again that was started without a diagnosis, and climb the ladder of a crash.
 
-Playbooks that know what to do replace a machine, change the code or the size of a job, and diagnose nothing. Where what
-they started falls before its first step, that was not the cause, or not the only one: the standby has a fault of its own, or
-the code raises beside a lost GPU.
+Playbooks that know what to do replace a machine, change the code or the size of a job, and diagnose nothing. Where
+what they started falls before its first step, that was not the cause, or not the only one: the standby has a fault of
+its own, or the code raises beside a lost GPU.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from holdfast.errors import (
     RecoveryError,
     WaitError,
 )
+from holdfast.models.classes import IncidentClass
 from holdfast.models.job import JobState
 from holdfast.operations import restore
 from holdfast.operations.first_steps import first_steps
@@ -47,7 +48,8 @@ async def _up(case: RecoveryContext) -> Launched:
         bound = last_good.bound(alerts, case.last_good_step, by_hand=case.bound_by_hand)
         case = case.model_copy(update={"last_good_step": bound})
         await mark_suspect(case, "loss, gradient norm or state is wrong since then")
-    launched, most = await start(case), case.ctx.policy.restore.most_unloadable
+    most = case.ctx.policy.restore.most_unloadable
+    launched, case = await _begin(case)
     unloadable: list[str] = []
     while why := await verify(case, launched.epoch):
         unloadable.append(f"checkpoint of step {launched.step} cannot be loaded: {_short(why)}")
@@ -58,6 +60,27 @@ async def _up(case: RecoveryContext) -> Launched:
             )
         launched = await start(case, after=launched.epoch)
     return launched.model_copy(update={"unloadable": tuple(unloadable)})
+
+
+async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
+    """Start the job; return the epoch, and the case with the bound that holds for it.
+
+    Where a machine was evicted that computes wrong results, it goes on from before its numbers jumped: what that
+    machine took part in is in every state since. Without any earlier state it goes on from what there is.
+    """
+    jumped = last_good.before_jump(case.incident.alerts, case.ctx.policy.detect.metrics.jump_steps)
+    proven = case.incident_class is IncidentClass.SILENT_CORRUPTION and bool(case.done("evict"))
+    if jumped is None or not proven or case.bound_by_hand:
+        return await start(case), case
+    known = jumped if case.last_good_step is None else min(jumped, case.last_good_step)
+    bound = last_good.bound(case.incident.alerts, known, by_hand=False)
+    before = case.model_copy(update={"last_good_step": bound})
+    try:
+        launched = await start(before)
+    except LimitError as none:
+        get_run_logger().warning("no state from before the jump is left: %s", none)
+        return await start(case), case
+    return launched, before if launched.step <= (bound or 0) else case
 
 
 def _short(why: str) -> str:

@@ -26,6 +26,23 @@ def bound(alerts: Iterable[Alert], known: int | None, *, by_hand: bool) -> int |
     return min((step for step in (told(alerts), known) if step is not None), default=None)
 
 
+def before_jump(alerts: Iterable[Alert], steps: int) -> int | None:
+    """Return the last step before the loss or gradient norm jumped; None: no alert reports a jump.
+
+    A jump alone leaves every state: it counts once a machine was found that computes wrong results.
+
+    Args:
+        alerts: of the incident.
+        steps: so many steps in a row are high before a jump is reported.
+    """
+    found = [
+        max(0, int(alert.evidence["step"]) - steps)
+        for alert in alerts
+        if alert.kind is AlertKind.METRIC_JUMP and "step" in alert.evidence
+    ]
+    return min(found, default=None)
+
+
 def _of(alert: Alert) -> int | None:
     if alert.kind is AlertKind.NON_FINITE and "step" in alert.evidence:
         return int(alert.evidence["step"]) - 1

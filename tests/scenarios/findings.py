@@ -136,6 +136,10 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "a machine whose alert was over was asked about beside another one": (
         "of-two-machines-that-wait-for-the-breaker-the-one-whose-alert-is-over-stays",
     ),
+    "a job went on from wrong weights after the machine that had made them was evicted": (
+        "a-machine-is-found-after-a-jump-and-the-job-goes-on-from-before-it",
+        "a-machine-is-found-after-a-jump-that-memory-does-not-reach-back-to",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 

@@ -23,6 +23,14 @@ def test_alerts_without_a_step_leave_everything() -> None:
     assert last_good.told([alert(AlertKind.METRIC_JUMP, evidence={"step": 9})]) is None
 
 
+def test_a_jump_counts_where_it_is_asked_for() -> None:
+    """It is reported at the second high step; the earliest report of several counts."""
+    jumps = [alert(AlertKind.METRIC_JUMP, rank=rank, evidence={"step": 21 - rank}) for rank in (0, 1)]
+    assert last_good.before_jump([NAN, *jumps], 2) == 18
+    assert last_good.before_jump([alert(AlertKind.METRIC_JUMP, evidence={"step": 1})], 2) == 0
+    assert last_good.before_jump([NAN, alert(AlertKind.METRIC_JUMP)], 2) is None
+
+
 def test_a_number_of_an_earlier_step_that_joins_later_counts() -> None:
     """Ranks report in any order, and the incident is taken up at the first report."""
     earlier = alert(AlertKind.NON_FINITE, rank=2, evidence={"step": 10})
