@@ -14,6 +14,7 @@ from holdfast.models.alert import AlertKind, IncidentClass, Verdict
 from holdfast.models.history import ActionState
 from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
+from holdfast.policies.classify.beside import number
 from holdfast.policies.diagnose import aggregate, groups, slow_vote
 from holdfast.policies.diagnose.groups import Group
 from holdfast.policies.escalate import searched
@@ -43,8 +44,19 @@ def must_not_be_searched(case: RecoveryContext, verdict: Verdict) -> None:
     by_hand = any(alert.kind is AlertKind.MANUAL for alert in case.incident.alerts)
     if verdict.suspects or case.stands or by_hand or late.roots(case) or standing.weigh(case).machines:
         return
-    if why := searched.why_not_again(case.incident.opened_at, _looks(case), case.ctx.policy.again.longest_s):
+    if why := searched.why_not_again(case.incident.opened_at, _looks(case), _helped_s(case)):
         raise LimitError(why)
+
+
+def _helped_s(case: RecoveryContext) -> float:
+    """Return how long a job must not be slow after a restart that helped: of long steps several times what is judged."""
+    steps = 4 * case.ctx.policy.detect.throughput.recent
+    step_s = [
+        number(alert.evidence.get("value"))
+        for alert in case.incident.alerts
+        if alert.kind is AlertKind.THROUGHPUT_DECLINE
+    ]
+    return max(case.ctx.policy.again.longest_s, steps * max(step_s, default=0.0))
 
 
 def _looks(case: RecoveryContext) -> list[searched.Look]:
