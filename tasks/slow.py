@@ -49,7 +49,7 @@ def must_not_be_searched(case: RecoveryContext, verdict: Verdict) -> None:
 
 
 def _helped_s(case: RecoveryContext) -> float:
-    """Return how long a job must not be slow after a restart that helped: of long steps several times what is judged."""
+    """Return how long a job is not slow after a restart that helped: with long steps several times what is judged."""
     steps = 4 * case.ctx.policy.detect.throughput.recent
     step_s = [
         number(alert.evidence.get("value"))
@@ -94,8 +94,8 @@ async def vote_slow(case: RecoveryContext) -> Verdict:
     async def act() -> dict[str, Any]:
         policy, job = case.ctx.policy, case.job_now()
         rounds = []
-        for number in range(policy.diagnose.slow_rounds):
-            if number:
+        for turn in range(policy.diagnose.slow_rounds):
+            if turn:
                 await asyncio.sleep(policy.diagnose.slow_interval_s)
             if root := late.verdict(case):
                 # A sure failure explains the pace: no more machines are compared.

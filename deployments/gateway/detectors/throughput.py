@@ -1,7 +1,7 @@
 """Jobs that have become slow: each job's recent steps against its own earlier ones.
 
-A decline that lasts is reported again, as seldom as incidents are tried again at most (``again.longest_s``): what was held
-back while the job was left running comes up again.
+A decline that lasts is reported again, as seldom as incidents are tried again at most (``again.longest_s``): what was
+held back while the job was left running comes up again.
 
 Bounded: some hundred numbers per running job.
 """
