@@ -1,6 +1,6 @@
 """A slow job that was stopped for a search which found no machine: it is not stopped for the same search again soon.
 
-A search with the job stopped takes minutes. What it did not find, and a restart did not mend (a network or a file
+A search with the job stopped takes minutes. What it did not find, and a restart did not fix (a network or a file
 system that others use too, longer samples), it does not find ten minutes later either; the job would be stopped for it
 all night.
 """
