@@ -10,6 +10,7 @@ from holdfast import proxies
 from holdfast.agent.client import AgentClient
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.uplink.reporter import Reporter
+from holdfast.errors import SettingsError
 
 
 def test_without_a_proxy_nothing_is_set() -> None:
@@ -43,3 +44,27 @@ def test_agents_call_the_gateway_and_each_other_directly(monkeypatch: pytest.Mon
     assert usual._transport_for_url(url) is not usual._transport, "control: the proxy is there"
     for http in (Reporter(str(url), "s", Metrics())._http, AgentClient("10.0.0.5:4300", "s")._http):
         assert http._transport_for_url(url) is http._transport
+
+
+@pytest.mark.parametrize(
+    "url", ["http://proxy:3128", "proxy:3128", "socks5://proxy:1080", "socks5h://proxy:1080"]
+)
+def test_every_usual_proxy_is_used(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's client is made with them all, whatever it calls."""
+    monkeypatch.setenv("ALL_PROXY", url)
+    proxies.require_usable({"ALL_PROXY": url})
+    httpx.Client().close()
+
+
+@pytest.mark.parametrize("name", ["ALL_PROXY", "https_proxy"])
+def test_a_proxy_that_no_client_can_use_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the variable; the address may hold a password."""
+    url = "socks4://user:pass@proxy:1080"
+    with pytest.raises(
+        SettingsError, match=f"{name}: expected a proxy of kind http.* not 'socks4'"
+    ) as raised:
+        proxies.require_usable({name: url})
+    assert "pass" not in str(raised.value)
+    monkeypatch.setenv(name, url)
+    with pytest.raises(ValueError, match="socks4"):
+        httpx.Client()  # the control

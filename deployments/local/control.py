@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast import drivers, durable, envfile, private, redact, secret, tls
+from holdfast import drivers, durable, envfile, private, proxies, redact, secret, tls
 from holdfast.deployments.local import bringup, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
@@ -204,6 +204,7 @@ def _settings(where: Settings | Path, port: int | None) -> Settings:
 
 def _require_sound(settings: Settings) -> None:
     """Refuse what a service or an agent would refuse later, while nothing is started or written."""
+    proxies.require_usable(os.environ)
     site_policy(settings.policy_file)
     drivers.from_settings(settings)
     tls.of(settings).server()

@@ -62,6 +62,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(own))
@@ -114,6 +115,14 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     assert (home / "ledger.db").exists()
     assert (home / "prefect" / "prefect.db").exists()
     control.down(home, said.append)
+
+
+def test_a_proxy_of_another_kind_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the folder is made."""
+    monkeypatch.setenv("ALL_PROXY", "socks4://proxy:1080")
+    with pytest.raises(SettingsError, match="ALL_PROXY: expected a proxy of kind"):
+        control.up(home, 1, lambda _: None, port=free_ports())
+    assert not home.exists()
 
 
 def test_taken_port_leaves_nothing(home: Path) -> None:
