@@ -126,7 +126,7 @@ async def _replay(case: RecoveryContext) -> EscalationResult:
 
 def _suspected_state(case: RecoveryContext) -> str:
     """Return why the state that all groups of a replay restored may be bad, if there is no code to roll back to."""
-    seen = circumstances(case)
+    seen = circumstances(case, falls.of(case))
     return "" if seen.can_rollback else seen.once_more
 
 
@@ -146,8 +146,9 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
     """Choose the next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
-        seen = circumstances(case, common_cause)
-        decision = decide(case, seen)
+        fell = falls.of(case)
+        seen = circumstances(case, fell, common_cause)
+        decision = decide(case, fell, seen)
         return {
             "rung": decision.rung.value,
             "reasons": list(decision.reasons),
@@ -162,15 +163,23 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
     return Rung(str(done["rung"]))
 
 
-def decide(case: RecoveryContext, seen: ladder.Circumstances | None = None) -> ladder.RungDecision:
-    """Return the ladder's next rung, without climbing it. ``seen``: the circumstances; None: they are collected."""
-    policy = case.ctx.policy.ladder
+def decide(
+    case: RecoveryContext, fell: falls.Falls | None = None, seen: ladder.Circumstances | None = None
+) -> ladder.RungDecision:
+    """Return the ladder's next rung, without climbing it.
+
+    Args:
+        case: the incident.
+        fell: its failures; None: they are collected.
+        seen: the circumstances; None: they are collected.
+    """
+    policy, fell = case.ctx.policy.ladder, fell or falls.of(case)
     return ladder.next_rung(
         history.past_incidents(case.ctx, case.incident),
-        falls.tried(case, falls.of(case)),
+        falls.tried(case, fell),
         policy.of(case.incident_class),
         policy.progress_steps,
-        seen or circumstances(case),
+        seen or circumstances(case, fell),
         policy.code_changed_s,
     )
 
@@ -187,8 +196,10 @@ async def skip_data(case: RecoveryContext) -> int:
     return int(done["step"])
 
 
-def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.Circumstances:
-    """Collect the circumstances beside the symptom, from the ledger."""
+def circumstances(
+    case: RecoveryContext, fell: falls.Falls, common_cause: bool = False
+) -> ladder.Circumstances:
+    """Collect the circumstances beside the symptom, from the ledger; ``fell``: the failures of the incident."""
     ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
     now = ctx.clock.now()
     waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
@@ -202,7 +213,6 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
-    fell = falls.of(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more), fell.newest, fell.others)
     found = {"changed": changes.found(case), "fell_since": fell.again, "incident_class": case.incident_class}
     facts = facts.model_copy(update=found)
@@ -231,18 +241,11 @@ def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.C
         waited=_waited(case),
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
-        fell_again=_fell_again(case, fell),
+        fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
         may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )
-
-
-def _fell_again(case: RecoveryContext, fell: falls.Falls) -> int:
-    """Count how often the newest failure came before at the same step, in epochs that the incident had started."""
-    times = history.fell_again(case.ctx, case.incident, case.broken_epoch, fell.newest)
-    # Where it is another one than the first, it is among those that are counted.
-    return max(0, times - 1) if case.incident.epoch in fell.others else times
 
 
 def _waited(case: RecoveryContext) -> str:

@@ -84,22 +84,27 @@ def _refused(ctx: Context, incident: Incident) -> list[Alert]:
     return usage_errors.find(separate(incident.alerts).roots, ranks)
 
 
-def fell_again(ctx: Context, incident: Incident, until: int, failed: Signature) -> int:
-    """Count how often the job failed in the same way at the same step in epochs that the incident had started.
+def fell_again(
+    ctx: Context, incident: Incident, until: int, failed: Signature, others: Collection[int] = ()
+) -> int:
+    """Count how often the newest failure came before at the same step, in epochs that the incident had started.
 
     Args:
         ctx: services.
         incident: under treatment.
         until: its newest epoch that failed.
-        failed: the signature of the first failure.
+        failed: the signature of the newest failure.
+        others: epochs that failed in another way.
     """
     mine = [each for each in ctx.ledger.epochs(incident.job) if incident.epoch < each.epoch <= until]
-    return sum(
+    times = sum(
         each.last_step is None
         and each.start_step == failed.position.step
         and _fell_so(incident, each, failed)
         for each in mine
     )
+    # Where it is another one than the first, it is among those that are counted.
+    return max(0, times - 1) if incident.epoch in others else times
 
 
 def _fell_so(incident: Incident, epoch: Epoch, failed: Signature) -> bool:

@@ -86,6 +86,6 @@ def test_evidence_against_the_code_is_that_of_the_newest_failure(ctx: Context) -
     raised = {"exit_code": 1, "error_type": "ValueError", "user_frame": "train.py:7 in step"}
     first = [died(rank, 1, **raised) for rank in (0, 1)]
     case = fell(ctx, case_of(ctx, IncidentClass.JOB_CRASH, *first), died(1, 2))
-    seen = escalation.circumstances(case)
+    seen = escalation.circumstances(case, falls.of(case))
     assert seen.signature.what == "SIGKILL"
     assert "came from outside, and once" in seen.code_cleared

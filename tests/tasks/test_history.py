@@ -137,4 +137,7 @@ def test_a_start_that_fell_in_the_same_way_before_its_first_step_is_counted(past
         past.ledger.join(incident.id, [again])
     newest = past.ledger.incident(incident.id)
     assert history.fell_again(past.ctx, newest, epoch, failed) == 1
+    assert history.fell_again(past.ctx, newest, epoch, failed, {incident.epoch}) == 0, (
+        "the newest is counted itself"
+    )
     assert history.fell_again(past.ctx, newest, incident.epoch, failed) == 0
