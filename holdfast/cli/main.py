@@ -99,6 +99,12 @@ def run() -> None:
     os.environ.update(proxies.exceptions(os.environ))
     try:
         app()
+    except SystemExit as left:
+        # Wrong usage is on standard error already, with the exit status 2.
+        usage = getattr(left.__context__, "format_message", None)
+        if usage and _wants_json():
+            print_json({"error": usage()})
+        raise
     except HoldfastError as error:
         _fail(str(error))
     except OSError as error:
@@ -114,8 +120,12 @@ def run() -> None:
         )
 
 
+def _wants_json() -> bool:
+    return "--json" in sys.argv[1:]
+
+
 def _fail(message: str) -> NoReturn:
-    if "--json" in sys.argv[1:]:
+    if _wants_json():
         print_json({"error": message})
     err.print(plain(f"error: {message}"), markup=False, soft_wrap=True)
     sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -347,3 +348,21 @@ def test_numbers_that_are_not_finite_are_refused(cli: Cli, command: str, number:
     result = cli(*command.format(number).split())
     assert result.status == 2
     assert "Invalid value for '--" in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("incidents --state nonsense --json", "nonsense"),
+        ("checkpoints ls --json", "job"),
+        ("machines --no-such-option --json", "--no-such-option"),
+        ("no-such-command --json", "no-such-command"),
+    ],
+)
+def test_wrong_usage_is_one_document_too(cli: Cli, command: str, word: str) -> None:
+    """What a script reads is never empty; people have the usage on standard error, and status 2 is that of usage."""
+    result = cli(*command.split())
+    assert result.status == 2
+    assert word.lower() in json.loads(result.out)["error"].lower()
+    assert "Usage:" in result.err
+    assert cli(*command.removesuffix(" --json").split()).out == ""
