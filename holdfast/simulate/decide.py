@@ -257,11 +257,6 @@ def spec_of(scenario: Scenario, machines: int) -> JobSpec:
     )
 
 
-def peers_of(scenario: Scenario) -> Mapping[int, int]:
-    """Return which slot keeps the copy of which slot's state, by the placement policy."""
-    return _peers(_shape(spec_of(scenario, scenario.machines)))
-
-
 def pool_size(scenario: Scenario, variant: Variant, policy: Policy) -> int:
     """Return the number of standbys of a pool: as given, or by the sizing policy."""
     if variant.pool is not None:
@@ -274,17 +269,6 @@ def pool_size(scenario: Scenario, variant: Variant, policy: Policy) -> int:
         policy.spare_pool.maximum,
         replenish_h=scenario.replenish_h,
     )
-
-
-def restore_full(
-    peers: Mapping[int, int],
-    lost: frozenset[int],
-    position: int,
-    remotes: Sequence[RemoteCheckpoint],
-    bound: int | None,
-) -> RestorePlan:
-    """Return the step to go on from as a run determines it, over all machines (one rank each)."""
-    return _choose(range(len(peers)), peers, lost, (position, remotes, bound))
 
 
 def restore_few(

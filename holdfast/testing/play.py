@@ -69,11 +69,6 @@ class Played:
         """Kinds of actions in the order in which they began; checks with their tier."""
         return [a.key.rpartition(":")[0] if a.kind == "check" else a.kind for a in self.actions]
 
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing was done: no action, no eviction, no new epoch."""
-        return not self.actions and not self.evicted
-
 
 @contextlib.contextmanager
 def without_prefect() -> Iterator[None]:

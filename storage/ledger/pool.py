@@ -80,10 +80,6 @@ class Pools(Connection):
                 for key, at in session.execute(query.order_by(ActionRow.done_at))
             ]
 
-    def machine_failures(self, since: float) -> int:
-        """Return the number of machines evicted after ``since`` (Unix seconds) because they themselves failed."""
-        return sum(self.failures_by_machine(since).values())
-
     def failures_by_machine(self, since: float) -> dict[str, int]:
         """Return how often each machine was evicted after ``since`` (Unix seconds) because it itself failed.
 

@@ -10,10 +10,10 @@ import simpy
 from holdfast.policies.accounting import ettr
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.pool import spare_pool
-from holdfast.simulate import closed_form
 from holdfast.simulate.faults import Fault, Faults
 from holdfast.simulate.job import live
 from holdfast.simulate.scenario import DAY_S, Scenario, Strategy, Variant
+from tests.simulate import closed_form
 from tests.simulate.make import scenario
 
 POLICY = Policy.load()

@@ -37,7 +37,7 @@ def test_a_restore_plan_for_the_lost_is_that_for_all(
     gone = frozenset(slot for slot in lost if slot < machines)
     remotes = [RemoteCheckpoint(job="sim", step=remote, epoch=1, world_size=1, key="x")] if remote else []
     part = decide.restore_few(peers, gone, position, remotes, bound)
-    full = decide.restore_full(peers, gone, position, remotes, bound)
+    full = decide._choose(range(machines), peers, gone, (position, remotes, bound))
     assert (part.step, part.tier) == (full.step, full.tier)
 
 
@@ -139,7 +139,7 @@ def test_who_stands_out_in_a_hang_is_retried_in_place_first() -> None:
 def test_a_lost_pair_is_restored_from_s3() -> None:
     """A machine and the one that keeps its copy."""
     judge = judge_of()
-    peer = decide.peers_of(DEFAULT)[5]
+    peer = judge._peers[5]
     both = judge.restore({5, peer}, 100, (90, 60), None, memory=True)
     assert (both.step, both.tier) == (90, Tier.S3)
     one = judge.restore({5}, 100, (90, 60), None, memory=True)

@@ -49,11 +49,6 @@ class Memory:
             for part in self._disk.glob(f"{_FOLDERS[Tier.DISK]}/*/*.part"):
                 part.unlink(missing_ok=True)
 
-    @property
-    def transfers(self) -> Path:
-        """Where shards in shared memory lie that are lent to an upload."""
-        return self.root / "transfers"
-
     def transfers_on_disk(self, nbytes: int) -> Path | None:
         """Return where a copy of so many bytes may await upload; None: the disk has no room, or is memory, too."""
         folder = self._disk / "transfers"
@@ -63,7 +58,7 @@ class Memory:
         return folder
 
     def transfers_beside(self, slot: Path) -> Path:
-        """Return :attr:`transfers` on the file system of ``slot``: a loan is a second name, and no copy."""
+        """Return where slots beside ``slot`` are lent to an upload: under a second name, without a copy."""
         return slot.parents[2] / "transfers"
 
     def is_single(self, slot: Path) -> bool:

@@ -273,12 +273,6 @@ def _by_step(prefix: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (-1, -1)
 
 
-def latest_step(store: ObjectStore, job: str) -> int:
-    """Step of the newest checkpoint that may be restored; 0 when there is none."""
-    found = latest(store, job)
-    return found.step if found else 0
-
-
 def mark_suspect(
     store: ObjectStore, checkpoint: RemoteCheckpoint, reason: str, clock: Clock | None = None
 ) -> RemoteCheckpoint:

@@ -76,7 +76,7 @@ async def test_every_kth_step_is_copied_once(tmp_path: Path) -> None:
         await site.rest()
     assert site.steps() == [2, 4]
     assert (site.counted("ok"), site.counted("skipped"), site.counted("failed")) == (2, 0, 0)
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
 
 
 @pytest.mark.parametrize(("every", "replay"), [(0, None), (1, object())])
@@ -93,7 +93,7 @@ async def test_a_slow_disk_holds_nothing_up(tmp_path: Path, held: threading.Even
     site = Site(tmp_path, every=1)
     for step in range(1, 6):
         site.save(step)
-    assert len(list(site.memory.transfers.iterdir())) == 1
+    assert len(list((site.memory.root / "transfers").iterdir())) == 1
     assert site.counted("skipped") == 4
     held.set()
     await site.rest()
@@ -124,7 +124,7 @@ async def test_a_full_disk_is_counted_and_tried_again(
     (told,) = site.setbacks.told("toy", 1)
     assert (told.place, told.count, "No space left" in told.reason) == (Place.DISK, 1, True)
     assert site.steps() == [1]
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
     site.save(3)
     await site.rest()
     assert site.steps() == [1, 3]
@@ -155,7 +155,7 @@ async def test_a_job_that_is_forgotten_leaves_no_copy(tmp_path: Path, held: thre
     await site.rest()
     assert site.counted("failed") == 1
     assert not site.memory.disk("toy").exists()
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
 
 
 async def test_a_disk_that_takes_no_folder_costs_the_copy_only(tmp_path: Path) -> None:

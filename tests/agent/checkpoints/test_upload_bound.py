@@ -135,7 +135,7 @@ async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
     assert (site.counted("failed"), site.counted("ok")) == (1, 0)
     assert [(each.place, each.count) for each in site.setbacks.told("toy", 1)] == [(Place.S3, 1)]
     assert site.files(".reserved") == 0
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
     site.store.refuses = False
     await site.save(2)
     await site.rest()
@@ -168,7 +168,7 @@ async def test_an_epoch_that_repeats_a_step_leaves_the_loan_of_the_one_before(si
     await site.rest()
     assert site.store.sent == [7, 7]
     assert (site.counted("ok"), site.counted("failed")) == (2, 0)
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
 
 
 async def test_two_orders_at_once_send_one_part(site: Site) -> None:
@@ -181,7 +181,7 @@ async def test_two_orders_at_once_send_one_part(site: Site) -> None:
     await site.rest()
     assert site.store.sent == [7]
     assert (site.counted("ok"), site.counted("failed")) == (1, 0)
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
 
 
 async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
@@ -198,4 +198,4 @@ async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None
         await site.uploads.persist(order)
         await site.rest()
     assert site.store.sent == [7]
-    assert list(site.memory.transfers.iterdir()) == []
+    assert list((site.memory.root / "transfers").iterdir()) == []
