@@ -37,4 +37,4 @@ async def code_update(case: RecoveryContext) -> Recovered:
         await replace_lost(case, silent)
         did = f"updated the code to {await apply_update(case)}"
     resumed = await resume(case)
-    return Recovered(summary=f"{did}; {resumed.said}")
+    return Recovered(summary=f"{did}; {resumed.summary}")

@@ -24,4 +24,4 @@ async def external_service(case: RecoveryContext) -> Recovered:
     await evict(case, tried.verdict.suspects, tried.did)
     await swap_in(case)
     resumed = await resume(case)
-    return Recovered(summary=f"{waited}{tried.did}; {resumed.said}")
+    return Recovered(summary=f"{waited}{tried.did}; {resumed.summary}")

@@ -36,4 +36,4 @@ async def fail_slow(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)

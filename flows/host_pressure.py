@@ -25,4 +25,4 @@ async def host_pressure(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)

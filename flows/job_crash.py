@@ -25,7 +25,7 @@ async def job_crash(case: RecoveryContext) -> Recovered:
     beside = await restart_and_diagnose(case)
     if beside and beside.trains:
         await replenish(case)
-        return Recovered(summary=beside.said, verdict=beside.verdict)
+        return Recovered(summary=beside.summary, verdict=beside.verdict)
 
     case, verdict = (beside.case, beside.verdict) if beside else (case, await diagnose(case))
     tried = await escalate(case, verdict)
@@ -34,4 +34,4 @@ async def job_crash(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)

@@ -33,6 +33,8 @@ async def machine_fault(case: RecoveryContext) -> Recovered:
     swapped = await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    further = f"; fell again: {tried.said}" if tried else ""
+    further = f"; fell again: {tried.summary}" if tried else ""
     verdict = tried.verdict if tried else None
-    return Recovered(summary=f"{returned.said(case, swapped)}{further}; {resumed.said}", verdict=verdict)
+    return Recovered(
+        summary=f"{returned.in_words(case, swapped)}{further}; {resumed.summary}", verdict=verdict
+    )

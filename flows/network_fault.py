@@ -26,4 +26,4 @@ async def network_fault(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)

@@ -27,16 +27,16 @@ async def planned_move(case: RecoveryContext) -> Recovered:
         await swap_in(case)
         resumed = await resume(case)
         if case.machine in case.job_now().machines:  # it got its place back, or was never left
-            raise LimitError(f"not moved: {case.machine} serves {case.job} still; {resumed.said}")
+            raise LimitError(f"not moved: {case.machine} serves {case.job} still; {resumed.summary}")
         return Recovered(
-            summary=f"moved with a restart; {resumed.said}; left machine: {await hand_back(case)}"
+            summary=f"moved with a restart; {resumed.summary}; left machine: {await hand_back(case)}"
         )
 
     standby = await choose(case)
     brought = await bring(case, standby)
     switched = await switch(case, standby, brought)
     if not switched.moved:
-        raise LimitError(f"not moved: {switched.why_not}; {switched.said}")
+        raise LimitError(f"not moved: {switched.why_not}; {switched.summary}")
     fate = await hand_back(case)
     await replenish(case)
-    return Recovered(summary=f"{standby} for {case.machine}: {switched.said}; {case.machine}: {fate}")
+    return Recovered(summary=f"{standby} for {case.machine}: {switched.summary}; {case.machine}: {fate}")

@@ -53,4 +53,4 @@ async def scale_job(case: RecoveryContext) -> Recovered:
         did = await place(case, machines)
     await replace_lost(case, silent)
     resumed = await resume(case)
-    return Recovered(summary=f"{did}; {resumed.said}")
+    return Recovered(summary=f"{did}; {resumed.summary}")

@@ -29,4 +29,4 @@ async def silent_corruption(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)

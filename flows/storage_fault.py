@@ -27,4 +27,4 @@ async def storage_fault(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{shared}{tried.said}; {resumed.said}", verdict=tried.verdict)
+    return Recovered(summary=f"{shared}{tried.summary}; {resumed.summary}", verdict=tried.verdict)

@@ -24,4 +24,4 @@ async def user_code_error(case: RecoveryContext) -> Recovered:
     await evict(case, tried.verdict.suspects, tried.did)
     await swap_in(case)
     resumed = await resume(case)
-    return Recovered(summary=f"{tried.did}; {resumed.said}")
+    return Recovered(summary=f"{tried.did}; {resumed.summary}")

@@ -48,7 +48,7 @@ class Beside(Frozen):
     """The case to go on with where the job stands: its broken epoch is the one that was stopped at a boundary."""
     verdict: Verdict
     trains: bool
-    said: str = ""
+    summary: str = ""
     """Part of the summary where it trains."""
 
 
@@ -71,7 +71,7 @@ async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
             case=case,
             verdict=verdict,
             trains=True,
-            said=f"no machine at fault; retried in place, {told}; {resumed.said}",
+            summary=f"no machine at fault; retried in place, {told}; {resumed.summary}",
         )
     get_run_logger().warning("%s accused beside the training: the job is stopped again", verdict.named)
     stopped = await stop_again(case, at_boundary=resumed is not None)
@@ -82,7 +82,7 @@ async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
         return Beside(case=stopped, verdict=confirmed, trains=False)
     resumed = await resume(stopped)
     told = f"{verdict.named} failed a check beside the training, and none with the job stopped"
-    return Beside(case=stopped, verdict=confirmed, trains=True, said=f"{told}; {resumed.said}")
+    return Beside(case=stopped, verdict=confirmed, trains=True, summary=f"{told}; {resumed.summary}")
 
 
 def present(case: RecoveryContext) -> RecoveryContext:

@@ -40,9 +40,14 @@ class EscalationResult(Frozen):
     """The verdict, with the machines to evict before the job starts again."""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The result in words."""
         return f"{self.verdict.named} {self.did}" if self.verdict.suspects else self.did
+
+    @property
+    def said(self) -> str:
+        """The former name of :attr:`summary`, for playbooks of other packages until the next release."""
+        return self.summary
 
 
 async def escalate(

@@ -81,4 +81,4 @@ async def _in_place(case: RecoveryContext) -> str:
     except HoldfastError as error:
         get_run_logger().warning("it does not run on as it is: %s", error)
         return ""
-    return f"started in place, {resumed.said}"
+    return f"started in place, {resumed.summary}"

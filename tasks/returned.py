@@ -56,7 +56,7 @@ def flapping(case: RecoveryContext) -> dict[str, str]:
     return flaps.find(case.ctx.ledger, case.returned, case.ctx.clock.now(), case.ctx.policy)
 
 
-def said(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
+def in_words(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
     """Describe what became of the accused machines."""
     moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
     stay = [name for name in dict.fromkeys((*case.returned, *sorted(meanwhile(case)))) if name not in swapped]

@@ -40,9 +40,9 @@ class Switched(Frozen):
     """From the last step before the switch to the first one after it, less what a step takes."""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """In words."""
-        return f"training stood still for {self.paused_s:.2f} s; {self.launched.said}"
+        return f"training stood still for {self.paused_s:.2f} s; {self.launched.summary}"
 
 
 @task(task_run_name="switch {case.job} to {standby}")

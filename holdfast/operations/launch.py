@@ -62,11 +62,16 @@ class Launched(Frozen):
     ranks: int = 0
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """In words."""
         why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
         kept = f", {self.kept} of {self.ranks} ranks in their processes" if self.kept else ""
         return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}"])
+
+    @property
+    def said(self) -> str:
+        """The former name of :attr:`summary`, for playbooks of other packages until the next release."""
+        return self.summary
 
 
 async def launch(

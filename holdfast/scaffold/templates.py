@@ -55,7 +55,7 @@ async def $name(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{verdict.named} {resumed.said}", verdict=verdict)
+    return Recovered(summary=f"{verdict.named} {resumed.summary}", verdict=verdict)
 '''
 
 POLICY = """\

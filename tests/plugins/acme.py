@@ -148,7 +148,7 @@ async def fan_fault(case: Case) -> Recovered:
     await evict(case, case.accused, "fan stands still")
     await swap_in(case)
     resumed = await resume(case)
-    return Recovered(summary=resumed.said)
+    return Recovered(summary=resumed.summary)
 ''',
 }
 
