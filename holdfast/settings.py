@@ -113,6 +113,11 @@ class Settings(FromEnvironment):
     s3_tidy_s: float = Field(
         600.0, gt=0, description="Seconds between two looks for checkpoints and garbage to delete from S3."
     )
+    s3_read_s: float = Field(
+        20.0,
+        gt=0,
+        description="Seconds of silence after which a request to the object store is given up, and tried again.",
+    )
     disk_mib: int = Field(
         65536,
         ge=0,
@@ -178,6 +183,17 @@ class Settings(FromEnvironment):
     )
     cloud_metadata_url: str = Field(
         "", description="That service elsewhere, such as http://10.0.0.1; empty: the cloud's usual address."
+    )
+    alerts_days: float = Field(
+        90.0,
+        gt=0,
+        description="Days for which alerts that led to no incident are kept; incidents are kept for good.",
+    )
+    login_h: float = Field(12.0, gt=0, description="Hours for which a login of the status page holds.")
+    up_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds that `holdfast up` waits for its services, as on a busy host; twice as long for machines.",
     )
     heartbeat_s: float = Field(0.5, gt=0, le=60, description="Seconds between an agent's heartbeats.")
     kernel_log: str = Field(

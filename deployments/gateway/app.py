@@ -96,7 +96,7 @@ def create_app(
     app.state.gateway = gateway
     for part in (agents, alerts, jobs, manual_actions, read):
         app.include_router(part.routes(gateway))
-    sessions = Sessions(secret, settings.port)
+    sessions = Sessions(secret, settings.port, settings.login_h * 3600)
     app.include_router(views.routes(gateway))
     app.include_router(entrance.routes(gateway, sessions))
 

@@ -59,8 +59,6 @@ REFRESH_S = 0.5
 TOUCH_S = 5.0
 """The ledger hears of living machines so often, of all at once."""
 FORGET_EVERY_S = 3600.0
-KEPT_S = 90 * 86_400.0
-"""Alerts that led to no incident are kept so long."""
 RECONCILE_S = 1.0
 LEFTOVERS_S = 5.0
 MOST_HEARTBEATS = 500
@@ -252,7 +250,8 @@ class Gateway:
             return
         forgot = 0
         with contextlib.suppress(HoldfastError):
-            forgot = await asyncio.to_thread(self.site.ledger.forget_alerts, clock.now() - KEPT_S)
+            kept_s = self.site.settings.alerts_days * 86_400.0
+            forgot = await asyncio.to_thread(self.site.ledger.forget_alerts, clock.now() - kept_s)
         if not forgot:  # else there may be more: the next round goes on
             self._forgot_at = clock.monotonic()
 

@@ -26,8 +26,6 @@ from holdfast.storage import objects
 
 Progress = Callable[[str], None]
 
-HEALTHY_S = 120.0
-"""How long the services may take to answer, on a slow machine at its first start."""
 DEATHS = 4
 """A service that was started this often without ever answering will not come up."""
 TOLD_EVERY_S = 5.0
@@ -88,7 +86,7 @@ def _wait(
 ) -> None:
     """Wait until every service answers and all work beside is done; raises the first error of that."""
     waiting, launched = list(services), time.monotonic()
-    until, told = launched + HEALTHY_S, launched
+    until, told = launched + settings.up_s, launched
     starts: dict[str, set[int]] = {service.name: set() for service in services}
     while waiting or not all(each.done() for each in work.values()):
         for each in work.values():
@@ -113,7 +111,9 @@ def _wait(
             log = log_dir(settings.home) / f"{SUPERVISOR}.log"
             raise UnavailableError(_why(waiting, settings.home, f": the supervisor ended (see {log})"))
         if waiting and time.monotonic() > until:
-            raise UnavailableError(_why(waiting, settings.home, f" within {HEALTHY_S:.0f} s"))
+            raise UnavailableError(
+                _why(waiting, settings.home, f" within {settings.up_s:g} s (HOLDFAST_UP_S)")
+            )
         time.sleep(0.05)
     for each in work.values():
         each.result()

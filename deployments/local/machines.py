@@ -19,8 +19,6 @@ from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
-REGISTERED_S = 240.0
-"""How long new machines may take to start their fork servers, check themselves and register."""
 RETIRED_AT_ONCE = 16
 _LAST_LINES = 15
 _LOOKS_APART = 10
@@ -52,7 +50,7 @@ def have(
     if started is not None:
         started.extend(sorted(new))
     progress(f"{len(new)} machines are starting")
-    until = time.monotonic() + REGISTERED_S
+    until = time.monotonic() + 2 * settings.up_s
     headers = {"Authorization": secret.of(settings).header}
     certified = tls.of(settings).http()
     with httpx.Client(headers=headers, trust_env=False, **certified) as http:
@@ -126,12 +124,12 @@ def _ready(known: Mapping[str, Machine]) -> set[str]:
 def _why(settings: Settings, driver: Driver, name: str, known: Mapping[str, Machine]) -> str:
     if name in known and known[name].state is MachineState.PROVISIONING and known[name].address:
         return (
-            f"machine {name} registered, and was not admitted within {REGISTERED_S:.0f} s: the newest run of "
+            f"machine {name} registered, and was not admitted within {2 * settings.up_s:g} s: the newest run of "
             "`admit-machine` in the Prefect UI says what its delivery checks found."
         )
     if settings.driver != "local":
         said = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
-        return f"machine {name} did not register within {REGISTERED_S:.0f} s; {driver.name} says: {said}."
+        return f"machine {name} did not register within {2 * settings.up_s:g} s; {driver.name} says: {said}."
     log = machine_dir(settings.home, name) / "agent.log"
     try:
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])

@@ -40,6 +40,12 @@ class SlurmSettings(FromEnvironment):
         gt=0,
         description="Seconds that a node has to end our processes before it is set down as dead.",
     )
+    command_s: float = Field(
+        15.0,
+        gt=0,
+        description="Seconds after which one command of Slurm is given up, as of a slurmctld under load (squeue gives "
+        "up on a dead one by itself after 9 s).",
+    )
     patience_s: float = Field(
         30.0, gt=0, description="Seconds for which a command is repeated while slurmctld does not answer."
     )

@@ -27,6 +27,7 @@ class S3:
             "region": settings.s3_region,
             "access_key": settings.s3_access_key,
             "secret_key": settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path),
+            "read_timeout_s": str(settings.s3_read_s),
             **({"session_token": token} if token else {}),
             **({"addressing": settings.s3_addressing} if settings.s3_addressing != "path" else {}),
         }
@@ -35,6 +36,7 @@ class S3:
     def connect(arguments: Mapping[str, str]) -> ObjectStore:
         """Return the bucket; connects on first use."""
         # boto3 costs 0.15 s and 20 MiB: agents import this package and must not pay for it.
-        from holdfast.storage.objects.s3 import S3Store  # noqa: PLC0415
+        from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store  # noqa: PLC0415
 
-        return S3Store(**arguments)  # type: ignore[arg-type]
+        given = {**arguments, "read_timeout_s": float(arguments.get("read_timeout_s", READ_TIMEOUT_S))}
+        return S3Store(**given)  # type: ignore[arg-type]

@@ -140,8 +140,8 @@ def test_a_command_that_blocks_is_unavailable() -> None:
     def block(_: Sequence[str]) -> CommandAnswer:
         raise subprocess.TimeoutExpired("squeue", 15)
 
-    with pytest.raises(UnavailableError, match="slurmctld"):
-        Commands({}, patience_s=0.05, run=Scripted(squeue=block))("squeue")
+    with pytest.raises(UnavailableError, match=r"within 9 s.*slurmctld"):
+        Commands({}, patience_s=0.05, command_s=9, run=Scripted(squeue=block))("squeue")
 
 
 @pytest.mark.usefixtures("clock")

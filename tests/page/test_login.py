@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.deployments.gateway.page.session import CSRF_HEADER, LIFE_S, MAY, SAFE_METHODS, Sessions
+from holdfast.deployments.gateway.page.session import CSRF_HEADER, MAY, SAFE_METHODS, Sessions
 from holdfast.models.history import BY_HEADER, ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -204,15 +204,15 @@ async def test_every_act_by_the_command_line_is_in_the_audit(kit: Kit) -> None:
 
 def test_forged_foreign_and_old_cookies_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cookie of another secret, a changed one, and one of yesterday."""
-    sessions = Sessions("secret", 1)
+    sessions = Sessions("secret", 1, life_s=60)
     cookie, session = sessions.login("secret", "ada")
     assert sessions.read(cookie) == session
     assert sessions.read(None) is None
     assert sessions.read(cookie[:-2] + "xx") is None
-    assert Sessions("other", 1).read(cookie) is None
+    assert Sessions("other", 1, life_s=60).read(cookie) is None
     later = sessions._signer().signer  # what decides how old a cookie is
     made_at = later("secret").get_timestamp
-    monkeypatch.setattr(later, "get_timestamp", lambda self: made_at() + LIFE_S + 1)
+    monkeypatch.setattr(later, "get_timestamp", lambda self: made_at() + 61)
     assert sessions.read(cookie) is None
 
 
@@ -221,7 +221,7 @@ def test_logins_outlive_the_replacement_of_the_secret(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.touch(0o600)
     path.write_text("old")
-    sessions = Sessions(Keys(path), 1)
+    sessions = Sessions(Keys(path), 1, life_s=60)
     cookie, session = sessions.login("old", "ada")
     path.write_text("newer\nold")
     assert sessions.read(cookie) == session

@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.api.audit import audited, who
 from holdfast.deployments.gateway.api.sanitize import clean
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page import assets
-from holdfast.deployments.gateway.page.session import LIFE_S, Session, Sessions
+from holdfast.deployments.gateway.page.session import Session, Sessions
 from holdfast.errors import UnauthorizedError, UnknownError
 from holdfast.models.base import Frozen
 
@@ -38,7 +38,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         await audited(gateway.site, asked, _nothing, lambda _: "")
 
     async def ended() -> None:
-        since = gateway.site.clock.now() - LIFE_S
+        since = gateway.site.clock.now() - sessions.life_s
         sessions.end(*await asyncio.to_thread(ledger.targets_by_hand, "logout", since))
 
     gateway.resuming.append(ended)
@@ -58,7 +58,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         response.set_cookie(
             sessions.cookie,
             cookie,
-            max_age=LIFE_S,
+            max_age=sessions.life_s,
             path="/",
             httponly=True,
             samesite="strict",

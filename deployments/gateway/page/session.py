@@ -17,7 +17,6 @@ from holdfast.errors import UnauthorizedError
 from holdfast.models.base import Frozen
 from holdfast.secret import Keys, keys
 
-LIFE_S = 12 * 3600
 CSRF_HEADER = "x-holdfast-csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 MAY = re.compile(r"/v1/machines/[^/]+/(evict|release)|/v1/incidents/[^/]+/approve|/ui/logout")
@@ -51,7 +50,8 @@ class Session(Frozen):
 class Sessions:
     """Makes and reads the cookies of one gateway."""
 
-    def __init__(self, secret: str | Keys, port: int) -> None:
+    def __init__(self, secret: str | Keys, port: int, life_s: float) -> None:
+        self.life_s = int(life_s)
         self._secret = keys(secret)
         # Cookies are shared by all ports of a host, where a second site may run.
         self.cookie = f"holdfast_session_{port}"
@@ -81,7 +81,7 @@ class Sessions:
         if not cookie:
             return None
         try:
-            by, number, csrf = self._signer().loads(cookie, max_age=LIFE_S)
+            by, number, csrf = self._signer().loads(cookie, max_age=self.life_s)
         except (BadData, ValueError, TypeError):
             return None
         return None if number in self._ended else Session(by=by, id=number, csrf=csrf)

@@ -18,8 +18,6 @@ from holdfast.models.base import Frozen
 
 Result = TypeVar("Result")
 
-TIMEOUT_S = 15.0
-"""Time limit of one command: squeue gives up on a dead slurmctld by itself after 9 s (22.05)."""
 
 # slurm_strerror() and messages of the commands, 20.11 to 25.11.
 _TRANSIENT = re.compile(
@@ -76,8 +74,11 @@ def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
 class Commands:
     """``sbatch``, ``squeue`` and the like, as one user of one cluster."""
 
-    def __init__(self, env: Mapping[str, str], *, patience_s: float, run: Runner = run_here) -> None:
-        self._env, self._run, self._patience_s = env, run, patience_s
+    def __init__(
+        self, env: Mapping[str, str], *, patience_s: float, command_s: float = 15.0, run: Runner = run_here
+    ) -> None:
+        self._env, self._run = env, run
+        self._patience_s, self._command_s = patience_s, command_s
 
     def __call__(self, *command: str) -> str:
         """Return the output of ``command``. Retried while slurmctld is away: only for commands that may be repeated.
@@ -104,13 +105,15 @@ class Commands:
         """Run ``command`` once, without retries."""
         said = " ".join(command)
         try:
-            answer = self._run(command, env=self._env, timeout_s=TIMEOUT_S)
+            answer = self._run(command, env=self._env, timeout_s=self._command_s)
         except FileNotFoundError:
             raise SettingsError(
                 f"no `{command[0]}` on the path: the Slurm driver needs Slurm's commands where Holdfast runs."
             ) from None
         except subprocess.TimeoutExpired:
-            raise UnavailableError(f"`{said}` did not end within {TIMEOUT_S:g} s: is slurmctld up?") from None
+            raise UnavailableError(
+                f"`{said}` did not end within {self._command_s:g} s: is slurmctld up?"
+            ) from None
         if answer.status == 0:
             return answer.out
         told = " ".join(answer.err.split()) or f"exit status {answer.status}"

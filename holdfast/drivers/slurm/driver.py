@@ -92,7 +92,7 @@ class SlurmDriver:
             "HOLDFAST_PYTHON": python,
             "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
         }
-        self._slurm = Commands(self._env, patience_s=own.patience_s, run=run)
+        self._slurm = Commands(self._env, patience_s=own.patience_s, command_s=own.command_s, run=run)
         self._nodes = Nodes(self._slurm)
         self._file = RecordFile(self.home)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.gateway import FORGET_EVERY_S, KEPT_S
+from holdfast.deployments.gateway.gateway import FORGET_EVERY_S
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.testing.gateway_kit import Kit
 
@@ -22,7 +22,7 @@ async def test_what_led_to_no_incident_is_forgotten_after_a_while(kit: Kit) -> N
 
     record("m0", None)
     record("m1", "gpt-1")
-    kit.clock.advance(KEPT_S + 1.0)
+    kit.clock.advance(kit.gateway.site.settings.alerts_days * 86_400.0 + 1.0)
     record("m2", None)
     kit.gateway._forgot_at = kit.clock.monotonic()
     await kit.gateway.touch()
