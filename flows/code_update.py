@@ -24,7 +24,7 @@ async def code_update(case: RecoveryContext) -> Recovered:
         silent = await pause(case)
         tried = await look_further(case)
         await replace_lost(case, silent)
-        did = f"the update did not come up, nor did what ran before; {tried.said}"
+        did = f"the update did not come up, nor did what ran before; {tried.summary}"
     elif case.again:
         silent = await pause(case)
         await replace_lost(case, silent)

@@ -39,7 +39,7 @@ async def scale_job(case: RecoveryContext) -> Recovered:
         # Nor did it come up at the size that it had: the size is not why.
         silent = await pause(case)
         tried = await look_further(case)
-        did = f"it did not come up with {machines} machines, nor with {size_before(case)}; {tried.said}"
+        did = f"it did not come up with {machines} machines, nor with {size_before(case)}; {tried.summary}"
     elif case.again:
         silent = await pause(case)
         did = f"it did not come up with {machines} machines: {await place(case, size_before(case))}"

@@ -136,7 +136,9 @@ def test_a_service_that_does_not_come_up_is_explained(
     with pytest.raises(UnavailableError) as raised:
         bringup._wait(Settings(home=tmp_path, up_s=300), services, {}, lambda _: None)
     told = str(raised.value)
-    assert told.startswith("Prefect server did not come up within 300 s (HOLDFAST_UP_S); its process 4711 runs")
+    assert told.startswith(
+        "Prefect server did not come up within 300 s (HOLDFAST_UP_S); its process 4711 runs"
+    )
     assert "Nor did S3 server." in told
     assert "(no log)" in told
 

@@ -34,4 +34,6 @@ async def thermal_throttling(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{verdict.named} evicted: it throttles again; {resumed.summary}", verdict=verdict)
+    return Recovered(
+        summary=f"{verdict.named} evicted: it throttles again; {resumed.summary}", verdict=verdict
+    )
