@@ -8,19 +8,18 @@ of these processes.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import math
 import os
 import signal
-import socket
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.agent.diagnostics import meeting
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +41,6 @@ STAY_S = 1.0
 _POLL_S = 0.005
 _NO_FAULT = ("is too old", "No CUDA GPUs are available", "Found no NVIDIA driver")
 """Torch's reasons for not using GPUs that are no fault of theirs: the job's image, or what it may see."""
-_INTERFACE = "GLOO_SOCKET_IFNAME"
-_GIVEN = os.environ.get(_INTERFACE, "")
-"""The site's own choice, as it was before any check."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +223,7 @@ def _in_turn(part: Part) -> CollectiveOutcome:
 
     began, own = time.monotonic(), gpus()
     own = min(own, part.gpus or own)
-    store, theirs = _met(part, {"gpus": own, "env": _digest(part.env)})
+    store, theirs = meeting.met(part, {"gpus": own, "env": _digest(part.env)})
     if part.env and theirs.get("env") != _digest(part.env):
         part = replace(part, env={})
     os.environ.update(part.env)
@@ -237,7 +233,7 @@ def _in_turn(part: Part) -> CollectiveOutcome:
         turn = len(found)
         try:
             device = take_gpu(turn) if own else None
-            found.append(_exchanged(part, _of_turn(store, turn), device, _all_gather))
+            found.append(_exchanged(part, meeting.of_turn(store, turn), device, _all_gather))
             if turns == 1:
                 return found[0]
             dist.barrier()  # the other may still be reading from this group
@@ -278,7 +274,7 @@ def _exchanged(
     import torch.distributed as dist  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    bind(part)
+    meeting.bind(part)
     device = device or torch.device("cpu")
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
@@ -327,84 +323,6 @@ def take_gpu(index: int) -> torch.device:
 def _digest(env: Mapping[str, str]) -> str:
     """Return what differs where the variables do; empty: there are none."""
     return hashlib.sha256(json.dumps(sorted(env.items())).encode()).hexdigest()[:8] if env else ""
-
-
-def bind(part: Part) -> None:
-    """Have gloo use the interface that leads to the other machine, or the loopback; what job or site chose stays.
-
-    Each time: a process may have had another check before. By itself gloo takes the address of the host's name, which
-    may be slow, absent, or one that no other machine reaches.
-    """
-    if _GIVEN or _INTERFACE in part.env:
-        return
-    local = not part.port or _is_loopback(part.host)
-    if name := "lo" if local else interface_to(part.host, part.port):
-        os.environ[_INTERFACE] = name
-    else:
-        os.environ.pop(_INTERFACE, None)
-
-
-def interface_to(host: str, port: int) -> str:
-    """Return the interface of this machine by which ``host`` is reached, itself included; empty: not known."""
-    import psutil  # noqa: PLC0415
-
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            own = str(probe.getsockname()[0])
-    except OSError:
-        return ""
-    of_all = psutil.net_if_addrs().items()
-    return next((name for name, known in of_all if any(each.address == own for each in known)), "")
-
-
-def _met(part: Part, offer: Mapping[str, object]) -> tuple[Store, Mapping[str, Any]]:
-    """Return the store of this attempt, and the other machine's offer; empty: it makes none."""
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
-
-    limit = timedelta(seconds=part.timeout_s)
-    store = TCPStore(part.host, part.port, is_master=False, timeout=limit)
-    name, theirs = _meet(store, part, json.dumps(offer))
-    return PrefixStore(f"{part.prefix}/{name}", store), json.loads(theirs or "{}")
-
-
-def _of_turn(store: Store, turn: int) -> Store:
-    """Return the store of a turn; that of the first is the one of agents of earlier releases."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # noqa: PLC0415
-
-    return PrefixStore(f"gpu{turn}", store) if turn else store
-
-
-def _meet(store: Store, part: Part, offer: str) -> tuple[str, str | None]:
-    """Agree with the other machine on a name for this attempt; return it, and what the other offers.
-
-    A check that is repeated on a store that is still there would read the addresses of the attempt before.
-    Rank 1 announces itself, rank 0 answers each one that it hears of, and waits for the one that took its answer.
-    """
-    deadline = time.monotonic() + part.timeout_s
-    me, base = uuid.uuid4().hex, f"{part.prefix}/meet"
-
-    def get(key: str) -> str | None:
-        return store.get(f"{base}/{key}").decode() if store.check([f"{base}/{key}"]) else None
-
-    def wait() -> None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the peer did not come to {part.host}:{part.port} in {part.timeout_s:g} s")
-        time.sleep(_POLL_S)
-
-    store.set(f"{base}/offer-{me}", offer)
-    if part.rank:
-        store.set(f"{base}/hello", me)
-        while (answer := get(f"answer-{me}")) is None:
-            wait()
-        store.set(f"{base}/taken-{answer}", me)
-        return f"{answer}-{me}", get(f"offer-{answer}")
-    while (taken := get(f"taken-{me}")) is None:
-        if (hello := get("hello")) is not None:
-            store.set(f"{base}/answer-{hello}", me)
-        wait()
-    return f"{me}-{taken}", get(f"offer-{taken}")
 
 
 def _all_to_all(part: Part, device: torch.device) -> CollectiveOutcome:
@@ -525,10 +443,3 @@ def _timed(collective: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return max(time.perf_counter() - started, 1e-9)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

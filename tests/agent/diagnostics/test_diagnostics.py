@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.agent.diagnostics import collectives, machine_checks, machine_state, warm_checks
+from holdfast.agent.diagnostics import collectives, machine_checks, machine_state, meeting, warm_checks
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.agent.diagnostics.warm_checks import Bench
@@ -281,17 +281,17 @@ def test_a_process_that_checked_its_own_machine_leaves_it_for_the_next_check(
 ) -> None:
     """All-to-all goes over the loopback; no other machine is reached by that."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    monkeypatch.setattr(collectives, "_GIVEN", "")
+    monkeypatch.setattr(meeting, "_GIVEN", "")
     monkeypatch.setattr(collectives, "interface_to", lambda host, port: reached_by)
     inside = Part(rank=0, size=2, folder="", timeout_s=1)
     for part, interface in ((inside, "lo"), (replace(inside, host="10.9.9.9", port=5), used), (inside, "lo")):
-        collectives.bind(part)
+        meeting.bind(part)
         assert os.environ.get("GLOO_SOCKET_IFNAME") == interface
 
 
 def test_the_interface_is_that_of_the_route_to_the_other_machine() -> None:
     """This machine's own address is reached by it too: the first of a pair is asked for itself."""
-    assert collectives.interface_to("127.0.0.1", 9) == "lo"
+    assert meeting.interface_to("127.0.0.1", 9) == "lo"
 
 
 async def test_a_jobs_way_over_the_network_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,8 +402,8 @@ def with_gpus(part: Part) -> None:
 
 def of_release_before(part: Part) -> None:
     """As all_gather of an agent that makes no offer, with two GPUs of which it takes the first."""
-    met = collectives._met
-    collectives._met = lambda part, _: met(part, {})
+    met = meeting.met
+    meeting.met = lambda part, _: met(part, {})
     stub_gpus(part, 1)
     collectives.all_gather(replace(part, env={}))
 
