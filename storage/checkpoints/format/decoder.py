@@ -11,8 +11,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.kinds import by_tag, find_class
+from holdfast.storage.checkpoints.format.kinds import by_tag
 from holdfast.storage.checkpoints.format.raw_tensors import RawReader
+from holdfast.storage.checkpoints.format.script_classes import find_class
 from holdfast.storage.checkpoints.format.structure import Node
 from holdfast.storage.checkpoints.format.tensor_facts import placements_of
 

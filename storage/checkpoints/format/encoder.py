@@ -15,11 +15,13 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.kinds import PLAIN, Kind, class_name, kind_of
+from holdfast.storage.checkpoints.format.kind import Kind
+from holdfast.storage.checkpoints.format.kinds import PLAIN, kind_of
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.places import Path, dotted, refused
 from holdfast.storage.checkpoints.format.plain_data import CONTAINERS, SERIES, is_flat, kinds_inside
 from holdfast.storage.checkpoints.format.raw_tensors import RawWriter, Views, is_plain
+from holdfast.storage.checkpoints.format.script_classes import class_name
 from holdfast.storage.checkpoints.format.stock_names import StockNames, has_items
 from holdfast.storage.checkpoints.format.structure import OWN, Node, own_name
 from holdfast.storage.checkpoints.format.tensor_facts import (

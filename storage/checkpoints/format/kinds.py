@@ -1,49 +1,33 @@
 """How values that are no tensors are written as plain data, and made again: one entry per kind.
 
-A checkpoint must not run code when it is read, so nothing here unpickles a class. Classes of the script (named tuples,
-dataclasses, enumerations) are stored by name and looked up among the modules that the process has imported already.
+A checkpoint must not run code when it is read, so nothing here unpickles a class. Those of the script are in
+:mod:`holdfast.storage.checkpoints.format.script_classes`.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import dataclasses
 import datetime
 import decimal
-import enum
 import fractions
-import functools
 import io
 import pathlib
 import random
-import sys
 import types
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format import script_classes
+from holdfast.storage.checkpoints.format.kind import Down, Kind, Up
 
 PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes)
 """Written as they are."""
-
-Down = Callable[[Any, str], Any]
-"""Encodes a value inside another one; the text names its place, and is empty for what has none (keys)."""
-Up = Callable[[Any], Any]
-
-
-class Kind(NamedTuple):
-    """One kind of value."""
-
-    tag: str
-    down: Callable[[Any, Down], Any]
-    """The value as plain data, given how to encode what is inside."""
-    up: Callable[[Any, Up], Any]
-    """The value again."""
 
 
 def _listed(values: Iterable[Any], down: Down) -> list[Any]:
@@ -310,174 +294,11 @@ def by_tag(tag: str) -> Kind:
     return found
 
 
-def class_name(kind: type) -> tuple[str, str]:
-    """Module and name by which ``kind`` is found again.
-
-    Raises:
-        CheckpointError: it cannot be found by them: a class made inside a function.
-    """
-    name = (kind.__module__, kind.__qualname__)
-    if _find(*name) is not kind:
-        raise CheckpointError(
-            f"an object of the class {'.'.join(name)}, which cannot be found by its name: define the class at the top "
-            "level of a module"
-        )
-    return name
-
-
-def _find(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-def find_class(name: tuple[str, str], expected: Callable[[Any], bool], what: str) -> Any:
-    """Return the class that :func:`class_name` named, if it is a ``what``.
-
-    Raises:
-        CheckpointError: the script has no such class any more.
-    """
-    found = _find(*name)
-    if not (isinstance(found, type) and expected(found)):
-        raise CheckpointError(
-            f"it holds a {what} of the class {'.'.join(name)}, which this script does not have: define or import it "
-            "before Session.restore()"
-        )
-    return found
-
-
-_ALIAS = "__orig_class__"
-"""Note of typing in an object of a generic class that was made as ``Kind[int](...)``: no state of it."""
-
-
-def _fields(value: Any) -> list[str]:
-    return [each.name for each in dataclasses.fields(value)]
-
-
-def _data_down(value: Any, down: Down) -> Any:
-    """Return its fields, and, where it has others, its further attributes: those that ``__post_init__`` sets."""
-    kind, names = type(value), _fields(value)
-    try:
-        object.__new__(kind)
-    except TypeError:
-        raise CheckpointError(
-            f"an object of the class {kind.__module__}.{kind.__qualname__}, which is more than a dataclass "
-            "(a dictionary, for example): expected a dataclass alone. Return plain values from state_dict()"
-        ) from None
-    told = [(name, down(getattr(value, name), name)) for name in names if hasattr(value, name)]
-    more = [
-        (name, down(each, name))
-        for name, each in getattr(value, "__dict__", {}).items()
-        if name not in names
-        and name != _ALIAS
-        and not isinstance(getattr(kind, name, None), functools.cached_property)
-    ]
-    return (class_name(kind), told, more) if more else (class_name(kind), told)
-
-
-def _data_up(data: Any, up: Up) -> Any:
-    kind = find_class(data[0], dataclasses.is_dataclass, "dataclass")
-    made = object.__new__(kind)
-    if {name for name, _ in data[1]} - set(_fields(kind)):
-        raise CheckpointError(f"the dataclass {'.'.join(data[0])} has lost fields that were saved")
-    for name, each in (*data[1], *(data[2] if len(data) > 2 else ())):
-        object.__setattr__(made, name, up(each))
-    return made
-
-
-def _named_down(value: Any, down: Down) -> Any:
-    if getattr(value, "__dict__", None):
-        raise CheckpointError(
-            f"a namedtuple of the class {type(value).__qualname__} with further attributes "
-            f"({', '.join(sorted(vars(value)))}), which would be lost: expected none. Return plain values from "
-            "state_dict()"
-        )
-    return (
-        class_name(type(value)),
-        list(value._fields),
-        [down(each, name) for name, each in zip(value._fields, value, strict=True)],
-    )
-
-
-def _named_up(data: Any, up: Up) -> Any:
-    kind = find_class(
-        data[0], lambda each: issubclass(each, tuple) and hasattr(each, "_fields"), "namedtuple"
-    )
-    if tuple(data[1]) != kind._fields:
-        raise CheckpointError(
-            f"the namedtuple {'.'.join(data[0])} has the fields {', '.join(kind._fields)}, and was saved with "
-            f"{', '.join(data[1])}"
-        )
-    return kind._make([up(each) for each in data[2]])
-
-
-def _member(value: enum.Enum, down: Down) -> tuple[str | None, Any]:
-    """Return its name, or its value: several flags at once are no member."""
-    return (value.name, None) if value.name in type(value).__members__ else (None, down(value.value, "value"))
-
-
-def _enum_up(data: Any, up: Up) -> Any:
-    kind = find_class(data[0], lambda each: issubclass(each, enum.Enum), "enumeration")
-    if data[1] is not None:
-        if data[1] not in kind.__members__:
-            raise CheckpointError(f"the enumeration {'.'.join(data[0])} has no member {data[1]!r} any more")
-        return kind[data[1]]
-    return kind(up(data[2]))
-
-
 _SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
 _BIT_GENERATOR = _kind("np.BitGenerator", _bits, _bit_generator)
-_NAMED_TUPLE = Kind("namedtuple", _named_down, _named_up)
-_DATACLASS = Kind("dataclass", _data_down, _data_up)
-_ENUM = Kind(
-    "enum",
-    lambda v, down: (class_name(type(v)), *_member(v, down)),
-    _enum_up,
-)
-_INSTANCE = Kind(
-    "instance",
-    lambda v, down: (class_name(type(v)), [(name, down(each, name)) for name, each in vars(v).items()]),
-    lambda data, up: _instance_up(data, up),  # noqa: PLW0108  (defined below)
-)
-
-
-def _instance_up(data: Any, up: Up) -> Any:
-    kind = find_class(data[0], _is_record, "plain object")
-    made = object.__new__(kind)
-    vars(made).update({name: up(each) for name, each in data[1]})
-    return made
-
-
-_NO_RECORDS = (sys.stdlib_module_names | {"builtins", "torch", "numpy"}) - {"__main__"}
-
-
-def _is_record(kind: type) -> bool:
-    """Return whether objects of a class are only their attributes: they are rebuilt without running any of its code."""
-    return (
-        kind.__module__.partition(".")[0] not in _NO_RECORDS
-        and type(kind) is type
-        and all(
-            getattr(kind, name) is getattr(object, name)
-            for name in ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
-        )
-        and not any(
-            hasattr(kind, name) for name in ("__setstate__", "__del__", "__getnewargs__", "__getnewargs_ex__")
-        )
-        and all("__slots__" not in vars(each) for each in kind.__mro__[:-1])
-        and all(each is object or type(each) is type for each in kind.__mro__)
-    )
-
-
 _FAMILIES: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
     (lambda v: isinstance(v, np.generic), _SCALAR),
     (lambda v: isinstance(v, np.random.BitGenerator), _BIT_GENERATOR),
-    (lambda v: isinstance(v, enum.Enum), _ENUM),
-    (
-        lambda v: isinstance(v, tuple) and hasattr(type(v), "_fields") and hasattr(type(v), "_make"),
-        _NAMED_TUPLE,
-    ),
-    (lambda v: dataclasses.is_dataclass(v) and not isinstance(v, type), _DATACLASS),
-    (lambda v: hasattr(v, "__dict__") and not isinstance(v, type) and _is_record(type(v)), _INSTANCE),
+    *script_classes.FAMILIES,
 )
 _BY_TAG |= {kind.tag: kind for _, kind in _FAMILIES}
