@@ -24,7 +24,7 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from benchmarks.site import Site
 from benchmarks.table import Row
 from holdfast import secret
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client, shard_port
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.format.plan import make_plan
@@ -93,7 +93,7 @@ def _peer(rank: _Rank, folder: Path, n: int) -> Row:
         samples, bares = _in_turn(
             n,
             rank.save,
-            lambda saved: shard_port.push(ours, SECRET, saved.path),
+            lambda saved: shard_client.push(ours, SECRET, saved.path),
             lambda saved: _send_bare(bare, saved.path),
             warm_ups=2,
         )

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from cryptography import x509
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.errors import SettingsError, UnavailableError
@@ -59,19 +59,19 @@ def test_shards_move_by_tls(tmp_path: Path, authority: Authority, port: ShardPor
     """Both ways, metadata too, the bytes as they were."""
     path = write_shard(tmp_path / "mine", rank=3, step=8, payload=bytes(range(256)) * 40_000)
     (tmp_path / "metadata").write_bytes(b"plan" * 5000)
-    shard_port.push(port.address, SECRET, path, tls(authority))
-    shard_port.push_metadata(port.address, SECRET, "toy", "1.2", tmp_path / "metadata", tls=tls(authority))
-    back = shard_port.pull(
+    shard_client.push(port.address, SECRET, path, tls(authority))
+    shard_client.push_metadata(port.address, SECRET, "toy", "1.2", tmp_path / "metadata", tls=tls(authority))
+    back = shard_client.pull(
         port.address, SECRET, job="toy", rank=3, step=8, folder=tmp_path / "new", tls=tls(authority)
     )
-    page = shard_port.buffers.HEADER_BYTES
+    page = shard_client.buffers.HEADER_BYTES
     assert back.read_bytes()[page:] == path.read_bytes()[page:]
 
 
 def test_without_tls_nothing_is_said_to_a_tls_port(tmp_path: Path, port: ShardPort) -> None:
     """And the port does not answer it."""
     with pytest.raises(UnavailableError):
-        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine"))
+        shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine"))
 
 
 def test_the_secret_is_not_sent_to_a_stranger(tmp_path: Path, authority: Authority) -> None:
@@ -98,7 +98,7 @@ def test_the_secret_is_not_sent_to_a_stranger(tmp_path: Path, authority: Authori
             thread.start()
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             with pytest.raises(UnavailableError, match="certificate verify failed"):
-                shard_port.check(address, SECRET, job="toy", rank=0, step=1, tls=tls(known))
+                shard_client.check(address, SECRET, job="toy", rank=0, step=1, tls=tls(known))
             thread.join(60)
     assert heard in ([], [b""], [b"", b""])
 
@@ -107,9 +107,9 @@ def test_agents_may_share_a_name(tmp_path: Path, authority: Authority, port: Sha
     """Where addresses come and go with their pods."""
     authority.certify("agent", "agent.holdfast")
     path = write_shard(tmp_path / "mine")
-    shard_port.push(port.address, SECRET, path, tls(authority, "agent.holdfast"))
+    shard_client.push(port.address, SECRET, path, tls(authority, "agent.holdfast"))
     with pytest.raises(UnavailableError, match="certificate verify failed"):
-        shard_port.push(port.address, SECRET, path, tls(authority))
+        shard_client.push(port.address, SECRET, path, tls(authority))
 
 
 def test_a_renewed_certificate_is_served_without_a_restart(authority: Authority, port: ShardPort) -> None:
@@ -131,13 +131,13 @@ def test_a_new_authority_is_trusted_without_a_restart(
     """Once its certificate is in the file, beside the former one or in its place."""
     ours = Tls(ca=authority.ca)
     path = write_shard(tmp_path / "mine")
-    shard_port.push(port.address, SECRET, path, ours)
+    shard_client.push(port.address, SECRET, path, ours)
     new = Authority(tmp_path / "new-pki", "new authority")
     authority.ca.write_bytes(authority.pem + new.pem)
     new.certify("agent", "127.0.0.1")
     for name in ("cert.pem", "key.pem"):
         (new.folder / name).replace(authority.folder / name)
-    shard_port.push(port.address, SECRET, path, ours)
+    shard_client.push(port.address, SECRET, path, ours)
 
 
 async def test_commands_go_to_agents_by_tls(authority: Authority) -> None:

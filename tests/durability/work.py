@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import durable, envfile, secret
-from holdfast.agent.checkpoints import disk, shard_port
+from holdfast.agent.checkpoints import disk, shard_client, shard_port
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.clock import FakeClock
 from holdfast.drivers.local import LocalDriver
@@ -101,7 +101,7 @@ def _take_plan(folder: Path, acknowledge: Acknowledge) -> None:
     given.write_bytes(PLAN)
     port = shard_port.ShardPort(Memory("m1", folder), "secret", "127.0.0.1")
     with closing(port):
-        shard_port.push_metadata(port.address, "secret", "toy", "1.1", given)
+        shard_client.push_metadata(port.address, "secret", "toy", "1.1", given)
     acknowledge("plan")
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from holdfast.agent import wire
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client, shard_port
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.replication import Replicator
 from holdfast.agent.metrics import Metrics
@@ -70,7 +70,7 @@ class PairedAgent(FakeAgent):
             folder = self.here.own("gpt")
             held, header = self.there.require("gpt", rank, plan.step, plan.epoch)
             assert buffers.verify(held) == header
-            return shard_port.pull(
+            return shard_client.pull(
                 self._port.address,
                 SECRET,
                 job="gpt",

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.ranks.run import Run
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Mirror
@@ -85,7 +85,7 @@ class Mirrors:
             if time.monotonic() < order.quiet_until:
                 continue
             try:
-                shard_port.push(order.address, self._secret.current, path, self._tls, peer_buffers=buffers)
+                shard_client.push(order.address, self._secret.current, path, self._tls, peer_buffers=buffers)
             except HoldfastError as error:
                 # The state comes from the peer then; it takes a little longer.
                 _log.warning("shard %s is not on %s: %s", path.name, order.address, error)

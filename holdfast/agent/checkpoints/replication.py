@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks.run import Run
 from holdfast.errors import HoldfastError, UnavailableError
@@ -88,7 +88,7 @@ class Replicator:
             return False
         begun = time.perf_counter()
         try:
-            header = shard_port.push(
+            header = shard_client.push(
                 peer, self._secret.current, path, self._tls, peer_buffers=start.copies.peer
             )
             if header.rank == 0:
@@ -113,7 +113,7 @@ class Replicator:
             return
         metadata = buffers.metadata_path(path.parent, header.plan)
         try:
-            shard_port.push_metadata(
+            shard_client.push_metadata(
                 peer, self._secret.current, header.job, header.plan, metadata, tls=self._tls
             )
         except (HoldfastError, OSError) as error:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.client import AgentClient
@@ -203,7 +203,7 @@ class Staging:
         order = start.restore
         which: Any = {"job": job, "rank": rank, "step": order.step, "saved_by": order.epoch}
         pull = partial(
-            shard_port.pull,
+            shard_client.pull,
             address,
             self._secret.current,
             folder=self._memory.own(job),
@@ -216,7 +216,7 @@ class Staging:
         except CheckpointError:
             # Was it the network or the source? If the source, it discards its copy, and no plan names it again.
             await asyncio.to_thread(
-                partial(shard_port.check, address, self._secret.current, tls=self._tls, **which)
+                partial(shard_client.check, address, self._secret.current, tls=self._tls, **which)
             )
             raise
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.storage.checkpoints.remote import manifests, publish
@@ -70,7 +70,7 @@ def test_five_hundred_copies_from_a_peer(
     early = 0
     for step in range(1, 501):
         path = write_shard(tmp_path / "mine", step=step, payload=bytes([step % 251]) * MIB)
-        shard_port.push(address, SECRET, path)
+        shard_client.push(address, SECRET, path)
         if step == 50:
             early = own_memory(int(child.pid or 0))
     assert own_memory(int(child.pid or 0)) - early < 2 * MIB

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client, shard_port, shard_wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, UnavailableError, UnknownError
@@ -42,7 +42,7 @@ def port(memory: Memory) -> Iterator[ShardPort]:
 def test_a_pushed_shard_is_the_peers_copy(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """What arrives has the same bytes and passes verification."""
     path = write_shard(tmp_path / "mine", rank=3, step=8, payload=bytes(range(256)) * 40_000)
-    shard_port.push(port.address, SECRET, path)
+    shard_client.push(port.address, SECRET, path)
     (shard,) = memory.shards()
     assert (shard.rank, shard.step, shard.tier, shard.machine) == (3, 8, Tier.PEER, "m1")
     copy, _ = memory.require("toy", 3, 8)
@@ -53,7 +53,7 @@ def test_a_pushed_shard_is_the_peers_copy(tmp_path: Path, memory: Memory, port: 
 def test_the_peer_keeps_two_steps(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """The newest and the one before, never fewer."""
     for step in (1, 2, 3):
-        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", step=step))
+        shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine", step=step))
     assert {shard.step for shard in memory.shards()} == {2, 3}
 
 
@@ -61,7 +61,7 @@ def test_a_peer_of_one_copy_keeps_the_newest_step(tmp_path: Path, memory: Memory
     """In one file, also where there were two before."""
     for step, peer_buffers in ((1, 2), (2, 2), (3, 1), (4, 1)):
         path = write_shard(tmp_path / "mine", step=step)
-        shard_port.push(port.address, SECRET, path, peer_buffers=peer_buffers)
+        shard_client.push(port.address, SECRET, path, peer_buffers=peer_buffers)
         if peer_buffers == 1:
             assert [shard.step for shard in memory.shards()] == [step]
             assert len(list(memory.peer("toy").glob("*.shard"))) == 1
@@ -72,22 +72,22 @@ def test_a_torn_copy_is_none_at_all_where_there_is_one(
     tmp_path: Path, memory: Memory, port: ShardPort
 ) -> None:
     """That is what the choice costs; the next transfer makes the backup whole again."""
-    shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", step=1), peer_buffers=1)
+    shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine", step=1), peer_buffers=1)
     damaged = write_shard(tmp_path / "mine", step=2)
     with damaged.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\0")
     with pytest.raises(CheckpointError, match="digest"):
-        shard_port.push(port.address, SECRET, damaged, peer_buffers=1)
+        shard_client.push(port.address, SECRET, damaged, peer_buffers=1)
     assert memory.shards() == ()
-    shard_port.push(port.address, SECRET, write_shard(tmp_path / "new", step=3), peer_buffers=1)
+    shard_client.push(port.address, SECRET, write_shard(tmp_path / "new", step=3), peer_buffers=1)
     assert [shard.step for shard in memory.shards()] == [3]
 
 
 def test_pull_brings_a_shard_home(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """A machine that takes over a rank gets its shard from whoever has it."""
     write_shard(memory.own("toy"), rank=1, step=5)
-    path = shard_port.pull(port.address, SECRET, job="toy", rank=1, step=5, folder=tmp_path / "new")
+    path = shard_client.pull(port.address, SECRET, job="toy", rank=1, step=5, folder=tmp_path / "new")
     assert buffers.verify(path).step == 5
 
 
@@ -95,29 +95,29 @@ def test_a_missing_step_is_named(tmp_path: Path, memory: Memory, port: ShardPort
     """The answer says which steps there are instead."""
     write_shard(memory.own("toy"), rank=1, step=5)
     with pytest.raises(CheckpointError, match=r"rank 1 at step 6 \(has steps \[5\]\)"):
-        shard_port.pull(port.address, SECRET, job="toy", rank=1, step=6, folder=tmp_path / "new")
+        shard_client.pull(port.address, SECRET, job="toy", rank=1, step=6, folder=tmp_path / "new")
 
 
 def test_a_wrong_secret_is_refused(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """Neither reading nor writing without the secret."""
     path = write_shard(tmp_path / "mine")
     with pytest.raises((UnauthorizedError, UnavailableError)):
-        shard_port.push(port.address, "wrong", path)
+        shard_client.push(port.address, "wrong", path)
     with pytest.raises(UnauthorizedError):
-        shard_port.pull(port.address, "wrong", job="toy", rank=0, step=1, folder=tmp_path / "new")
+        shard_client.pull(port.address, "wrong", job="toy", rank=0, step=1, folder=tmp_path / "new")
     assert memory.shards() == ()
 
 
 def test_damaged_bytes_never_count(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """A shard that changed after its digest was taken is refused, and the older copy stays."""
     good = write_shard(tmp_path / "mine", step=1)
-    shard_port.push(port.address, SECRET, good)
+    shard_client.push(port.address, SECRET, good)
     bad = write_shard(tmp_path / "mine", step=2)
     with bad.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"!")
     with pytest.raises(CheckpointError, match="digest"):
-        shard_port.push(port.address, SECRET, bad)
+        shard_client.push(port.address, SECRET, bad)
     assert [shard.step for shard in memory.shards()] == [1]
 
 
@@ -125,7 +125,7 @@ def test_copies_of_an_older_epoch_are_refused(tmp_path: Path, memory: Memory, po
     """A late copy must not push out what the running epoch resumed from."""
     memory.accept_from["toy"] = 2
     with pytest.raises(StaleError):
-        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
+        shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
     assert memory.shards() == ()
 
 
@@ -141,7 +141,7 @@ def test_a_copy_that_a_new_epoch_overtakes_does_not_count(
 
     monkeypatch.setattr(memory, "mapped", resumed)
     with pytest.raises(StaleError):
-        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
+        shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
     assert memory.shards() == ()
 
 
@@ -173,7 +173,7 @@ def test_nobody_there_is_unavailable(tmp_path: Path, port: ShardPort) -> None:
     """A machine that is gone is a transient failure with its address."""
     port.close()
     with pytest.raises(UnavailableError, match=port.address):
-        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine"))
+        shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine"))
 
 
 def test_the_checkpoints_metadata_is_on_the_peer_too(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
@@ -181,12 +181,12 @@ def test_the_checkpoints_metadata_is_on_the_peer_too(tmp_path: Path, memory: Mem
     for plan in ("1.1", "1.2"):
         path = tmp_path / plan
         path.write_bytes(b"places of " + plan.encode())
-        shard_port.push_metadata(port.address, SECRET, "toy", plan, path)
+        shard_client.push_metadata(port.address, SECRET, "toy", plan, path)
     (kept,) = memory.peer("toy").glob("metadata-*")
     assert kept == buffers.metadata_path(memory.peer("toy"), "1.2")
     assert kept.read_bytes() == b"places of 1.2"
     with pytest.raises(UnknownError, match="is no plan"):
-        shard_port.push_metadata(port.address, SECRET, "toy", "../../x", path)
+        shard_client.push_metadata(port.address, SECRET, "toy", "../../x", path)
 
 
 def test_a_machine_that_falls_silent_in_the_middle_is_given_up(
@@ -196,10 +196,10 @@ def test_a_machine_that_falls_silent_in_the_middle_is_given_up(
     path = write_shard(tmp_path / "mine", payload=b"x" * (8 << 20))
     before = path.read_bytes()
     with socket.create_server(("127.0.0.1", 0)) as dead:
-        monkeypatch.setattr(shard_port, "_SILENCE_S", 0.2)
+        monkeypatch.setattr(shard_wire, "SILENCE_S", 0.2)
         address = f"127.0.0.1:{dead.getsockname()[1]}"
         with pytest.raises(UnavailableError, match=address):
-            shard_port.push(address, SECRET, path)
+            shard_client.push(address, SECRET, path)
     assert path.read_bytes() == before
 
 
@@ -227,8 +227,8 @@ def test_half_requests_keep_no_neighbour_out(tmp_path: Path, memory: Memory, por
     """300 of them wait: shards are taken and given at once."""
     waiting = crowd(port)
     path = write_shard(tmp_path / "mine", rank=3, step=8)
-    shard_port.push(port.address, SECRET, path)
-    shard_port.check(port.address, SECRET, job="toy", rank=3, step=8)
+    shard_client.push(port.address, SECRET, path)
+    shard_client.check(port.address, SECRET, job="toy", rank=3, step=8)
     for each in waiting:
         each.close()
 
@@ -264,8 +264,8 @@ def test_handshakes_that_do_not_end_keep_nobody_out(
     port = ShardPort(memory, SECRET, "127.0.0.1", tls)
     waiting = crowd(port)
     path = write_shard(tmp_path / "mine", rank=3, step=8)
-    shard_port.push(port.address, SECRET, path, tls)
-    shard_port.check(port.address, SECRET, job="toy", rank=3, step=8, tls=tls)
+    shard_client.push(port.address, SECRET, path, tls)
+    shard_client.check(port.address, SECRET, job="toy", rank=3, step=8, tls=tls)
     for each in waiting:
         each.close()
     port.close()
@@ -285,7 +285,7 @@ def test_it_goes_on_accepting_after_an_error(
     failed = accepting.fail_twice(monkeypatch, number)
     port = ShardPort(memory, SECRET, "127.0.0.1")
     with pytest.raises(CheckpointError, match="no shard"):
-        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+        shard_client.check(port.address, SECRET, job="toy", rank=0, step=1)
     assert failed == [number] * 2
     port.close()
 
@@ -304,9 +304,9 @@ def test_it_goes_on_accepting_when_no_thread_can_be_started(
 
     monkeypatch.setattr(threading.Thread, "start", failing)
     with pytest.raises(UnavailableError):
-        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+        shard_client.check(port.address, SECRET, job="toy", rank=0, step=1)
     with pytest.raises(CheckpointError, match="no shard"):
-        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+        shard_client.check(port.address, SECRET, job="toy", rank=0, step=1)
     assert failed
 
 

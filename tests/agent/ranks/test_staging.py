@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
@@ -324,7 +324,7 @@ async def test_a_rank_that_reads_s3_waits_for_a_transfer_that_was_given_up(
         assert go.wait(60)
         write_shard(home.memory.own("toy"), 0, 9)
 
-    monkeypatch.setattr(shard_port, "pull", pull)
+    monkeypatch.setattr(shard_client, "pull", pull)
     supply = supply_of(home, tmp_path)
     far = RestoreOrder(step=9, epoch=1, tier=Tier.MEMORY, sources=(other.source(Tier.PEER),))
     given_up = asyncio.create_task(supply.restored(start_by(far), 0))
