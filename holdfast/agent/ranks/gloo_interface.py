@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import socket
 
-from holdfast.agent.diagnostics import collectives
+from holdfast.agent.diagnostics import meeting
 
 
 @functools.lru_cache(maxsize=16)
@@ -18,7 +18,7 @@ def needed(host: str, port: int) -> str:
     """Return the interface that leads to ``host``; empty: gloo finds one that others reach, or none is known."""
     if not _is_loopback(_own_address()):
         return ""
-    found = collectives.interface_to(host, port)
+    found = meeting.interface_to(host, port)
     return "" if found.startswith("lo") else found
 
 

@@ -282,7 +282,7 @@ def test_a_process_that_checked_its_own_machine_leaves_it_for_the_next_check(
     """All-to-all goes over the loopback; no other machine is reached by that."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
     monkeypatch.setattr(meeting, "_GIVEN", "")
-    monkeypatch.setattr(collectives, "interface_to", lambda host, port: reached_by)
+    monkeypatch.setattr(meeting, "interface_to", lambda host, port: reached_by)
     inside = Part(rank=0, size=2, folder="", timeout_s=1)
     for part, interface in ((inside, "lo"), (replace(inside, host="10.9.9.9", port=5), used), (inside, "lo")):
         meeting.bind(part)

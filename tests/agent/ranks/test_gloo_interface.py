@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.agent.diagnostics import collectives
+from holdfast.agent.diagnostics import meeting
 from holdfast.agent.ranks import gloo_interface
 
 
@@ -35,7 +35,7 @@ def test_only_a_name_that_others_cannot_use(
 ) -> None:
     """A name with an address that others reach may be that of a faster network: it stays gloo's choice."""
     monkeypatch.setattr(gloo_interface, "_own_address", lambda: own)
-    monkeypatch.setattr(collectives, "interface_to", lambda host, port: leads)
+    monkeypatch.setattr(meeting, "interface_to", lambda host, port: leads)
     assert gloo_interface.needed("10.0.0.1", 29500) == expected
 
 
@@ -46,5 +46,5 @@ def test_a_host_whose_name_has_no_address(monkeypatch: pytest.MonkeyPatch) -> No
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(collectives, "interface_to", lambda host, port: "eth7")
+    monkeypatch.setattr(meeting, "interface_to", lambda host, port: "eth7")
     assert gloo_interface.needed("10.0.0.1", 29500) == "eth7"
