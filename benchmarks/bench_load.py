@@ -94,7 +94,7 @@ def _publish(order: dict[str, Any]) -> str:
     files = []
     for number, path in enumerate(sorted(target.glob("*.distcp"))):
         data = path.read_bytes()
-        part = manifests.Part(
+        part = manifests.PartFile(
             name=path.name, start=0, nbytes=len(data), digest="", blocks=digest_blocks(data)
         )
         parts = manifests.Parts(files=(part,))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import TensorProperties
 
-from holdfast.storage.checkpoints.format.describe import Description, Kind, Outline
+from holdfast.storage.checkpoints.format.describe import Description, ItemKind, Outline
 from holdfast.storage.checkpoints.format.sharing import Ints
 
 RANKS, TENSORS, RANKS_PER_MACHINE = 10_240, 500, 8
@@ -43,7 +43,7 @@ def _described(ranks: int, tensors: int, shards: int, stages: int) -> Told:
     outlines = [
         Outline(
             tuple(
-                Kind(f"model.stage{stage}.layers.{number}.weight", torch.Size((_WIDTH, 64)), properties)
+                ItemKind(f"model.stage{stage}.layers.{number}.weight", torch.Size((_WIDTH, 64)), properties)
                 for number in range(tensors)
             ),
             {
@@ -85,13 +85,15 @@ def _with_own(told: Description, rank: int) -> Description:
         *(f"structure/{rank}.{part}" for part in ("model", "optimizer")),
         *(f"rng/{rank}.{kind}" for kind in ("python", "numpy", "torch")),
     ]
-    random = Kind(names[-1], torch.Size((5056,)), TensorProperties(torch.uint8))
+    random = ItemKind(names[-1], torch.Size((5056,)), TensorProperties(torch.uint8))
     boxes = np.zeros((len(names), 2, 2), np.int64)
     boxes[:, 1] = 1
     boxes[-1, 1, 0] = 5056
     return replace(
         told,
-        private=Outline((*map(Kind, names[:-1]), random), {name: tuple(name.split(".")) for name in names}),
+        private=Outline(
+            (*map(ItemKind, names[:-1]), random), {name: tuple(name.split(".")) for name in names}
+        ),
         boxes=np.concatenate([told.boxes, boxes]),
         row_nbytes=np.append(told.row_nbytes, [64 << 10, 128 << 10, 8192, 8192, 1]),
         contents=np.append(told.contents, [1, 2, 3, 4, 0]),

@@ -44,7 +44,7 @@ class MaliciousPickleError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class PickledKind:
     """A class, or a function, that a pickle may name, and the ways in which it may use it.
 
     Each raises ValueError or TypeError for what it does not take, and makes no more than it is given.
@@ -84,7 +84,7 @@ class Limits:
 
 
 Kinds = Callable[[str, str], Any]
-"""Returns the :class:`Kind` or the plain value of a module's name; raises :class:`MaliciousPickleError`."""
+"""Returns the :class:`PickledKind` or the plain value of a module's name; raises :class:`MaliciousPickleError`."""
 
 
 def load(
@@ -172,7 +172,7 @@ class _Reader:
         """Of containers, by identity: so many levels at most lie in them."""
         self._fetched: set[int] = set()
         """Containers that were named again: they are whole. What grew after that could reach any depth, or itself."""
-        self._made: dict[int, Kind] = {}
+        self._made: dict[int, PickledKind] = {}
         """Kinds of instances, by identity."""
         self._hashes: dict[int, dict[int, int]] = {}
         """Of dictionaries, by identity: how many keys were given that have a hash."""
@@ -227,7 +227,7 @@ class _Reader:
         del self.stack[-count:]
         return values
 
-    def make(self, container: Any, parts: Sequence[Any], kind: Kind | None = None) -> None:
+    def make(self, container: Any, parts: Sequence[Any], kind: PickledKind | None = None) -> None:
         """Push a new container, or an instance of a kind."""
         known, depth = id(container), 1
         for part in parts:
@@ -278,7 +278,7 @@ class _Reader:
     def call(self) -> None:
         """Call the kind under the arguments."""
         kind, arguments = self.last(2)
-        if not isinstance(kind, Kind) or kind.call is None or not isinstance(arguments, tuple):
+        if not isinstance(kind, PickledKind) or kind.call is None or not isinstance(arguments, tuple):
             raise MaliciousPickleError(f"it calls {_said(kind)}: refused")
         if kind.of_keys and arguments:
             if len(arguments) != 1 or type(arguments[0]) is not list:
@@ -290,7 +290,7 @@ class _Reader:
     def new(self) -> None:
         """Make an instance of the kind under its arguments."""
         kind, arguments = self.last(2)
-        is_known = isinstance(kind, Kind) and kind.blank is not None and isinstance(arguments, tuple)
+        is_known = isinstance(kind, PickledKind) and kind.blank is not None and isinstance(arguments, tuple)
         if not is_known or (arguments and not kind.blank_of):
             raise MaliciousPickleError(f"it makes a {_said(kind)}: refused")
         self._hold(kind, kind.blank(*arguments), arguments)
@@ -312,7 +312,7 @@ class _Reader:
         self._deepen(made, [state])
         kind.build(made, state)
 
-    def _hold(self, kind: Kind, made: Any, parts: Sequence[Any]) -> None:
+    def _hold(self, kind: PickledKind, made: Any, parts: Sequence[Any]) -> None:
         if type(made) in _LEAVES:
             self.stack.append(made)
         else:
@@ -369,7 +369,7 @@ class _Reader:
 
 
 def _said(kind: Any) -> str:
-    return kind.name if isinstance(kind, Kind) else type(kind).__name__
+    return kind.name if isinstance(kind, PickledKind) else type(kind).__name__
 
 
 def _constant(value: Any) -> Callable[[_Reader, Any], None]:

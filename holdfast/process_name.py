@@ -48,6 +48,6 @@ def boot(file: Path = BOOT_ID) -> str:
         return ""
 
 
-def _mark(process: proc.Known) -> str:
+def _mark(process: proc.KnownProcess) -> str:
     now = boot()
     return f"{now}.{process.started}" if now else ""

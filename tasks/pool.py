@@ -16,7 +16,7 @@ from holdfast.operations.pool_plans import plans, pooled
 from holdfast.operations.provision import give_back, provision_shortfall
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import machine_groups
-from holdfast.policies.pool.spare_pool import Plan
+from holdfast.policies.pool.spare_pool import PoolPlan
 from holdfast.tasks import pool_report
 from holdfast.tasks.context import context
 
@@ -38,7 +38,7 @@ class Estimate(Frozen):
     """The plan for each group from its history, and the rules used."""
 
     history_days: float
-    plans: tuple[Plan, ...]
+    plans: tuple[PoolPlan, ...]
     standing_by: int
 
     @property

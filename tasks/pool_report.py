@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from scipy.stats import binom
 
-from holdfast.policies.pool.spare_pool import Plan, probability
+from holdfast.policies.pool.spare_pool import PoolPlan, probability
 from holdfast.tasks.story import escape
 
 
-def markdown(plans: Sequence[Plan], history_days: float, did: str) -> str:
+def markdown(plans: Sequence[PoolPlan], history_days: float, did: str) -> str:
     """Write size, reasoning, the catastrophic case, costs and a plot for each group."""
     total = sum(plan.target for plan in plans)
     lines = [f"# Standby pool: {total}", "", f"From the last {history_days:g} days. {escape(did)}", ""]
@@ -26,7 +26,7 @@ def markdown(plans: Sequence[Plan], history_days: float, did: str) -> str:
     return "\n".join(lines)
 
 
-def _group(plan: Plan) -> list[str]:
+def _group(plan: PoolPlan) -> list[str]:
     switch = plan.catastrophe
     best = next(cost for cost in plan.costs if cost.size == plan.cheapest)
     chosen = next((cost for cost in plan.costs if cost.size == plan.target), plan.costs[-1])
@@ -52,7 +52,7 @@ def _group(plan: Plan) -> list[str]:
     ]
 
 
-def plot(plan: Plan) -> str:
+def plot(plan: PoolPlan) -> str:
     """Plot failures per replenish time, and the cost of each size: an SVG, base64."""
     # It takes half a second to import, and no playbook needs it.
     import matplotlib as mpl  # noqa: PLC0415

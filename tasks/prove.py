@@ -27,7 +27,7 @@ MOST_CHECKPOINTS = 3
 """Number of checkpoints in S3, newest first: an older one is likely to have the same fault."""
 
 
-class Copies(Frozen):
+class ProvenCopies(Frozen):
     """Results of the proofs of the accused ranks' shards."""
 
     found: tuple[Rehearsal, ...] = ()
@@ -54,7 +54,7 @@ class Copies(Frozen):
 
 
 @task(task_run_name="prove the copies of {case.job}")
-async def prove_copies(case: RecoveryContext) -> Copies:
+async def prove_copies(case: RecoveryContext) -> ProvenCopies:
     """Prove the accused ranks' newest shards again, where they were saved and where their copies lie."""
 
     async def act() -> dict[str, Any]:
@@ -68,9 +68,9 @@ async def prove_copies(case: RecoveryContext) -> Copies:
                 for name in job.machines
             }
             found += await _prove(case, tier, {name: some for name, some in mine.items() if some})
-        return Copies(found=tuple(found)).model_dump(mode="json")
+        return ProvenCopies(found=tuple(found)).model_dump(mode="json")
 
-    copies = Copies.model_validate(await case.once("prove", "copies", {}, act))
+    copies = ProvenCopies.model_validate(await case.once("prove", "copies", {}, act))
     for one in copies.found:
         get_run_logger().info(
             "rank %s, %s of %s, step %d: %s", one.rank, one.tier, one.machine, one.step, one.told

@@ -21,7 +21,7 @@ from holdfast.models.repair import Repair, RepairState, Step, StepState
 from holdfast.operations.context import Context
 from holdfast.operations.evict import take_out
 from holdfast.policies.pool import repair as policy
-from holdfast.policies.pool.repair import Move
+from holdfast.policies.pool.repair import NextStep
 from holdfast.tasks import repair_acts
 from holdfast.tasks.context import context
 from holdfast.tasks.story import escape
@@ -33,7 +33,7 @@ class Repairing(Frozen):
     repair: int | None = Field(None, description="Which one; empty: all that are due and not under way.")
 
 
-class Held(Frozen):
+class HeldRepair(Frozen):
     """A repair that this run holds."""
 
     id: int
@@ -47,7 +47,7 @@ class Held(Frozen):
 
 
 @task(task_run_name="take up repairs")
-async def take_up(wanted: Repairing) -> list[Held]:
+async def take_up(wanted: Repairing) -> list[HeldRepair]:
     """Take up the due repairs and return them; no other run does them meanwhile."""
     ledger, holder, found = context().ledger, uuid.uuid4().hex, []
     due = [ledger.repair(wanted.repair)] if wanted.repair else ledger.repairs(state=RepairState.OPEN)
@@ -57,11 +57,11 @@ async def take_up(wanted: Repairing) -> list[Held]:
         except (StaleError, RefusedError) as why:
             get_run_logger().info("%s", why)
         else:
-            found.append(Held(id=taken.id, holder=holder, machine=taken.machine))
+            found.append(HeldRepair(id=taken.id, holder=holder, machine=taken.machine))
     return found
 
 
-def next_move(held: Held) -> Move | None:
+def next_move(held: HeldRepair) -> NextStep | None:
     """Return the policy's next step for the repair as it stands; None: it is over."""
     ctx, repair = context(), held.now
     return policy.next_move(
@@ -70,7 +70,7 @@ def next_move(held: Held) -> Move | None:
 
 
 @task(task_run_name="{move.step.value} {held.machine}")
-async def perform(held: Held, move: Move) -> bool:
+async def perform(held: HeldRepair, move: NextStep) -> bool:
     """Do one step; return whether the repair goes on in this run.
 
     A machine that is in use, or that is another one by now, is left alone, and its repair is over.
@@ -94,7 +94,7 @@ async def perform(held: Held, move: Move) -> bool:
     return True
 
 
-async def _ask_person(ctx: Context, held: Held, repair: Repair, why: str) -> bool:
+async def _ask_person(ctx: Context, held: HeldRepair, repair: Repair, why: str) -> bool:
     """Make sure that the machine is out of service, then send a ticket; one that was not accepted is resent later."""
     machine = ctx.ledger.machine(held.machine)
     # Draining: a run that was killed in the middle of this left it so.
@@ -108,7 +108,7 @@ async def _ask_person(ctx: Context, held: Held, repair: Repair, why: str) -> boo
     return False
 
 
-def _left_alone(ctx: Context, held: Held, why: str) -> bool:
+def _left_alone(ctx: Context, held: HeldRepair, why: str) -> bool:
     get_run_logger().warning("%s", why)
     with contextlib.suppress(StaleError):  # another run does it
         ctx.ledger.close_repair(held.id, held.holder, RepairState.CANCELLED, why)
@@ -116,7 +116,7 @@ def _left_alone(ctx: Context, held: Held, why: str) -> bool:
 
 
 @task(task_run_name="publish the repair of {held.machine}")
-async def publish(held: Held) -> None:
+async def publish(held: HeldRepair) -> None:
     """Publish what was done."""
     repair = held.now
     lines = [
@@ -133,7 +133,7 @@ async def publish(held: Held) -> None:
     )
 
 
-async def repaired(held: Held) -> Held:
+async def repaired(held: HeldRepair) -> HeldRepair:
     """Do the next step, one by one, until the repair is over or has to wait; publish it."""
     while (move := next_move(held)) is not None and await perform(held, move):
         pass
@@ -141,7 +141,7 @@ async def repaired(held: Held) -> Held:
     return held
 
 
-def finish(repairs: Sequence[Held]) -> State[Any]:
+def finish(repairs: Sequence[HeldRepair]) -> State[Any]:
     """Return the run's final state: every repair in a line, and whether a person is needed at a machine."""
     tickets = any(held.now.state is RepairState.TICKET for held in repairs)
     told = "; ".join(f"{held.machine}: {held.now.told}" for held in repairs)

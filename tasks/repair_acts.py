@@ -31,7 +31,7 @@ _DIAGNOSIS_KEPT = 16 << 20
 """Bytes: the answer is one document, of all GPUs."""
 
 
-class Result(Frozen):
+class StepResult(Frozen):
     """The result of a step."""
 
     state: StepState
@@ -40,22 +40,22 @@ class Result(Frozen):
     """Incarnation of the machine that returned."""
 
 
-def worked(said: str) -> Result:
+def worked(said: str) -> StepResult:
     """Return the result of a step that was seen to work."""
-    return Result(state=StepState.WORKED, said=said)
+    return StepResult(state=StepState.WORKED, said=said)
 
 
-def failed(said: str) -> Result:
+def failed(said: str) -> StepResult:
     """Return the result of a step that did not work, or was not seen to."""
-    return Result(state=StepState.FAILED, said=said)
+    return StepResult(state=StepState.FAILED, said=said)
 
 
-def skipped(said: str) -> Result:
+def skipped(said: str) -> StepResult:
     """Return the result of a step that cannot be done here."""
-    return Result(state=StepState.SKIPPED, said=said)
+    return StepResult(state=StepState.SKIPPED, said=said)
 
 
-async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
     """Reset all GPUs of the machine. Persistence mode holds them in use, so it is off meanwhile."""
     policy = ctx.policy.repair
     if why := _out_of_reach(ctx, policy):
@@ -85,7 +85,7 @@ async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     return worked(f"{len(seen.out.strip().splitlines())} GPUs answer after the reset")
 
 
-async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
     """Restart the machine by the site's command, else through the driver; it counts when it was seen to boot."""
     policy = ctx.policy.repair
     if policy.restart_command:
@@ -102,7 +102,7 @@ async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Res
     return worked(said)
 
 
-async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> Result:
+async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> StepResult:
     left = _Left(ctx.clock, at_most_s)
     if not (node := await _node_of(ctx, repair.machine, policy.restart_command, policy.shell)):
         return skipped(_NOWHERE)
@@ -146,7 +146,7 @@ def _boot(told: str) -> _Boot:
         return _Boot()
 
 
-async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
     """Run the vendor's diagnosis at the policy's level; one that is not installed is no evidence either way."""
     policy = ctx.policy.repair
     if why := _out_of_reach(ctx, policy) if policy.diagnose else "repair.diagnose is empty":
@@ -162,7 +162,7 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     return _judged(policy.diagnose, repair.machine, done)
 
 
-def _judged(level: str, machine: str, done: Ended) -> Result:
+def _judged(level: str, machine: str, done: Ended) -> StepResult:
     """Judge by the tests' severity, as the machine checks do; old versions end with 0 whatever they found.
 
     Output without tests is a failure of the tool. A failure that proves no broken GPU (settings, a GPU in use) is no
@@ -179,7 +179,7 @@ def _judged(level: str, machine: str, done: Ended) -> Result:
     return skipped(f"{command} proves no broken GPU: {'; '.join(one.detail for one in found)}"[:500])
 
 
-async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
     """Have the driver start the machine again; its agent registers, and waits."""
     left, before = _Left(ctx.clock, at_most_s), ctx.ledger.machine(repair.machine).incarnation
     known = before if before != repair.incarnation else ""
@@ -200,7 +200,7 @@ async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
         await ctx.clock.sleep(_POLL_S)
 
 
-async def check(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+async def check(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
     """Repeat the delivery checks until the burn-in is over; the first that fails ends it."""
     burn_in_s, begun, rounds = ctx.policy.repair.burn_in_s, ctx.clock.monotonic(), 0
     while True:
@@ -235,7 +235,7 @@ def _against(verdict: Verdict, machine: str) -> str:
     return ""
 
 
-async def ticket(ctx: Context, repair: Repair, why: str, at_most_s: float) -> Result:
+async def ticket(ctx: Context, repair: Repair, why: str, at_most_s: float) -> StepResult:
     """Ask a person, through the site's webhook; the same ticket sent again carries the same key."""
     address = ctx.settings.ticket_webhook.get_secret_value()
     if not address:
@@ -262,7 +262,7 @@ async def ticket(ctx: Context, repair: Repair, why: str, at_most_s: float) -> Re
     return worked(why)
 
 
-ACTS: dict[Step, Callable[[Context, Repair, float], Awaitable[Result]]] = {
+ACTS: dict[Step, Callable[[Context, Repair, float], Awaitable[StepResult]]] = {
     Step.RESET_GPU: reset_gpu,
     Step.RESTART_MACHINE: restart_machine,
     Step.DIAGNOSE: diagnose,

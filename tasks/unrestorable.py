@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from holdfast.errors import LimitError
 from holdfast.models.checkpoint import Tier
-from holdfast.tasks.prove import Copies
+from holdfast.tasks.prove import ProvenCopies
 from holdfast.tasks.recovery_context import RecoveryContext
 
 
-def judge(case: RecoveryContext, copies: Copies, kept: str) -> str:
+def judge(case: RecoveryContext, copies: ProvenCopies, kept: str) -> str:
     """Return a message that all is well after all.
 
     Raises:

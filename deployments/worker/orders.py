@@ -14,7 +14,7 @@ from holdfast.deployments.worker.run_process import Order
 from holdfast.errors import RefusedError
 
 
-class Orders:
+class DeploymentCache:
     """Caches the deployments of the pool, so that a run need not wait for the server to return its own."""
 
     def __init__(self) -> None:

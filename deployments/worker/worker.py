@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from holdfast import process_name
 from holdfast.deployments.worker import states
-from holdfast.deployments.worker.orders import Orders
+from holdfast.deployments.worker.orders import DeploymentCache
 from holdfast.deployments.worker.run_process import CANCEL
 from holdfast.deployments.worker.warm import WarmPool, WarmProcess
 from holdfast.errors import RefusedError
@@ -75,7 +75,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
         # Prefetch 0: a run is claimed when it is due, not before.
         super().__init__(work_pool_name, name=name, prefetch_seconds=0)
         self._pool = pool
-        self._orders = Orders()
+        self._orders = DeploymentCache()
         self._runs: dict[UUID, _Run] = {}
         self._stopping = False
 

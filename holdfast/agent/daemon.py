@@ -35,7 +35,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.quiet_http import QuietHttp
 from holdfast.agent.ranks import scratch
 from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
-from holdfast.agent.ranks.forkserver import ForkServer, Given
+from holdfast.agent.ranks.forkserver import ForkServer, GivenForkServer
 from holdfast.agent.ranks.jobs import Jobs
 from holdfast.agent.ranks.rank_logs import RankLogs
 from holdfast.agent.ranks.remains import Remains
@@ -47,8 +47,8 @@ from holdfast.agent.roles.files import RoleFiles
 from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
-from holdfast.agent.uplink.lease import Lease
-from holdfast.agent.uplink.parts import Parts
+from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.agent.uplink.parts import HeartbeatParts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnavailableError
 from holdfast.guarded_http import guarded
@@ -76,7 +76,7 @@ class Agent(Commands):
 
     def __init__(self, machine: str, home: Path, settings: Settings, secret: str | Keys, host: str) -> None:
         self.machine = machine
-        given = Given.taken()
+        given = GivenForkServer.taken()
         self.incarnation = given.incarnation if given else incarnation.fresh()
         self.secret = secret = keys(secret)
         self._tls = tls.of(settings)
@@ -103,7 +103,7 @@ class Agent(Commands):
         self.address = authority(host, self._socket.getsockname()[1])
         self._port = ShardPort(self.memory, secret, host, self._tls)
         self.standing = Standing()
-        self._parts = Parts()
+        self._parts = HeartbeatParts()
         self._reporter = Reporter(
             ",".join(settings.gateways),
             secret,
@@ -192,7 +192,7 @@ class Agent(Commands):
         self._inspector = Inspector(machine, looking, policy.intervals, self._emit)
         self._watch.look = self._inspector.look_at_exit
         self._rank_logs = RankLogs(self.jobs.runs, self._watch, policy.intervals.rank_log_s)
-        self._lease = Lease(
+        self._lease = LeaseWatch(
             self.standing,
             secret,
             knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),

@@ -2,7 +2,7 @@
 
 A fork server loads torch and what belongs to it: two to three seconds of a processor, a quarter of a gigabyte. Where
 machines are process trees of one host, each would do so side by side. This program loads the same modules once, and for
-each line of its input (:class:`Order`) forks a process that forks the machine's fork server and then executes the
+each line of its input (:class:`AgentOrder`) forks a process that forks the machine's fork server and then executes the
 agent. So the fork server is the agent's own child, and its pages are shared until they are written.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import settings
-from holdfast.agent.ranks.forkserver import ADDRESS, ADOPTING, ENV_GIVEN, Given, modules
+from holdfast.agent.ranks.forkserver import ADDRESS, ADOPTING, ENV_GIVEN, GivenForkServer, modules
 from holdfast.models import incarnation
 from holdfast.paths import ENV_AGENT, ENV_MACHINE_DIR, of_agent
 
@@ -36,7 +36,7 @@ _ENV_START = 47
 
 
 @dataclass(frozen=True)
-class Order:
+class AgentOrder:
     """One agent to start."""
 
     command: list[str]
@@ -59,7 +59,7 @@ def main() -> None:
     gc.freeze()
     os.write(1, READY)
     for line in _lines():
-        os.write(1, b"%d\n" % _start(Order(**json.loads(line)), names))
+        os.write(1, b"%d\n" % _start(AgentOrder(**json.loads(line)), names))
 
 
 def _lines() -> Iterator[bytes]:
@@ -70,7 +70,7 @@ def _lines() -> Iterator[bytes]:
         yield from whole
 
 
-def _start(order: Order, names: Sequence[str]) -> int:
+def _start(order: AgentOrder, names: Sequence[str]) -> int:
     if pid := os.fork():
         return pid
     try:
@@ -116,7 +116,7 @@ def tag(variables: Mapping[str, str]) -> None:
         os.environ[name] = value
 
 
-def _fork_server(names: Sequence[str], life: str) -> Given:
+def _fork_server(names: Sequence[str], life: str) -> GivenForkServer:
     """Fork this machine's server, as ``multiprocessing`` would have started it; the agent inherits the rest."""
     alive_r, alive_w = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -130,7 +130,7 @@ def _fork_server(names: Sequence[str], life: str) -> Given:
             _serve(listener.detach(), alive_r)
     os.close(alive_r)
     os.set_inheritable(alive_w, True)
-    return Given(pid, alive_w, tuple(names), life)
+    return GivenForkServer(pid, alive_w, tuple(names), life)
 
 
 def _serve(listener: int, alive: int) -> Any:

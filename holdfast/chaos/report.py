@@ -15,7 +15,7 @@ from holdfast.models.job import JobState
 from holdfast.policies.accounting.ettr import Ettr
 
 
-class Seen(Frozen):
+class JobSeen(Frozen):
     """The job at one moment, as its agents and the ledger report."""
 
     at: float
@@ -24,7 +24,7 @@ class Seen(Frozen):
     """Every service of the site answers, and every replica of the job's roles is there."""
 
 
-class Line(Frozen):
+class StrikeLine(Frozen):
     """One strike of the plan."""
 
     at_s: float
@@ -51,14 +51,14 @@ class Eviction(Frozen):
     """A fault that the incident is about had hit it."""
 
 
-class Report(Frozen):
+class ChaosReport(Frozen):
     """All of a run."""
 
     job: str
     seed: int
     ok: bool
     problems: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[StrikeLine, ...]
     evictions: tuple[Eviction, ...]
     state: str
     """State of the job at the end."""
@@ -73,8 +73,8 @@ class Report(Frozen):
 
 
 def lines(
-    strikes: Sequence[tuple[Strike, tuple[Hit, ...]]], incidents: Sequence[Incident], seen: Sequence[Seen]
-) -> tuple[Line, ...]:
+    strikes: Sequence[tuple[Strike, tuple[Hit, ...]]], incidents: Sequence[Incident], seen: Sequence[JobSeen]
+) -> tuple[StrikeLine, ...]:
     """Match each strike with the incidents that were open when it came or opened before the next one."""
     begins = [min(hit.at for hit in hits) for _, hits in strikes]
     found = []
@@ -87,9 +87,11 @@ def lines(
 
 
 def _line(
-    strike: Strike, hits: tuple[Hit, ...], begin: float, mine: Sequence[Incident], seen: Sequence[Seen]
-) -> Line:
-    line = Line(at_s=strike.at_s, faults=strike.faults, hits=hits, incidents=tuple(row.id for row in mine))
+    strike: Strike, hits: tuple[Hit, ...], begin: float, mine: Sequence[Incident], seen: Sequence[JobSeen]
+) -> StrikeLine:
+    line = StrikeLine(
+        at_s=strike.at_s, faults=strike.faults, hits=hits, incidents=tuple(row.id for row in mine)
+    )
     if not line.fired:
         return line
     bad = [row for row in mine if row.state is not IncidentState.RECOVERED or row.recovered_at is None]
@@ -101,7 +103,7 @@ def _line(
     return line.model_copy(update={"recovered": True, "recovered_s": round(max(since, on) - begin, 3)})
 
 
-def _goes_on(seen: Sequence[Seen], begin: float, since: float) -> float | None:
+def _goes_on(seen: Sequence[JobSeen], begin: float, since: float) -> float | None:
     """Return when the job first did steps beyond those done at ``begin``, with all services well, after ``since``."""
     before = max((row.step for row in seen if row.at <= begin), default=0)
     later = (row.at for row in seen if row.at >= since and row.step > before + 1 and row.well)
@@ -109,7 +111,7 @@ def _goes_on(seen: Sequence[Seen], begin: float, since: float) -> float | None:
 
 
 def evictions(
-    found: Sequence[Line], incidents: Sequence[Incident], actions: Mapping[str, Sequence[Action]]
+    found: Sequence[StrikeLine], incidents: Sequence[Incident], actions: Mapping[str, Sequence[Action]]
 ) -> tuple[Eviction, ...]:
     """Return every evicted machine, and whether a fault of that very incident had hit it."""
     return tuple(
@@ -129,7 +131,7 @@ def evictions(
 
 
 def problems(
-    found: Sequence[Line],
+    found: Sequence[StrikeLine],
     gone: Sequence[Eviction],
     state: str,
     weights: Comparison | None,
@@ -165,18 +167,18 @@ def report(
     strikes: Sequence[tuple[Strike, tuple[Hit, ...]]],
     incidents: Sequence[Incident],
     actions: Mapping[str, Sequence[Action]],
-    seen: Sequence[Seen],
+    seen: Sequence[JobSeen],
     state: str,
     measured: Ettr,
     weights: Comparison | None = None,
     compared: bool = False,
     why_differ: str = "",
-) -> Report:
+) -> ChaosReport:
     """Build the report; ``why_differ``: why the weights may differ without a fault of the recovery."""
     found = lines(strikes, incidents, seen)
     gone = evictions(found, incidents, actions)
     wrong = problems(found, gone, state, weights, compared=compared, why_differ=why_differ)
-    return Report(
+    return ChaosReport(
         job=job,
         seed=seed,
         ok=not wrong,

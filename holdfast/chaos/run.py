@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from holdfast.chaos import report as reports
 from holdfast.chaos.compare import Reference, why_differ
 from holdfast.chaos.plan import COSTLY, Strike
-from holdfast.chaos.report import Report
+from holdfast.chaos.report import ChaosReport
 from holdfast.chaos.strike import Hit, Striker
-from holdfast.chaos.watch import Watch
+from holdfast.chaos.watch import JobWatch
 from holdfast.cli.gateway import Gateway
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import HoldfastError
@@ -27,7 +27,7 @@ Struck = tuple[Strike, tuple[Hit, ...]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRun:
     """The requested run."""
 
     job: str
@@ -43,16 +43,16 @@ class Wanted:
 class ChaosRun:
     """One run on one site."""
 
-    def __init__(self, settings: Settings, wanted: Wanted, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, wanted: WantedRun, say: Callable[[str], None]) -> None:
         self._settings, self._wanted, self._say = settings, wanted, say
         self._struck: list[Struck] = []
         self._told: set[str] = set()
 
-    def play(self) -> Report:
+    def play(self) -> ChaosReport:
         """Run the whole plan. Ctrl-C ends the strikes, not the report."""
         with closing(Ledger(self._settings.database)) as ledger:
             services = embedded(self._settings)
-            with closing(Watch(self._settings, ledger, self._wanted.job, services)) as watch:
+            with closing(JobWatch(self._settings, ledger, self._wanted.job, services)) as watch:
                 begun = time.time()
                 watch.look()
                 try:
@@ -63,7 +63,7 @@ class ChaosRun:
                     self._say("interrupted: stopped processes continue")
                 return self._report(ledger, watch, begun)
 
-    def _strike_all(self, striker: Striker, watch: Watch, ledger: Ledger, begun: float) -> None:
+    def _strike_all(self, striker: Striker, watch: JobWatch, ledger: Ledger, begun: float) -> None:
         for strike in self._wanted.plan:
             while time.time() < begun + strike.at_s:
                 self._look(watch, ledger)
@@ -78,7 +78,7 @@ class ChaosRun:
                 what = hit.where if hit.fired else f"did not fire: {hit.why}"
                 self._say(f"{time.time() - begun:5.0f} s  step {watch.seen[-1].step}: {hit.fault}  {what}")
 
-    def _strike(self, striker: Striker, watch: Watch, ledger: Ledger, strike: Strike, number: int) -> Hit:
+    def _strike(self, striker: Striker, watch: JobWatch, ledger: Ledger, strike: Strike, number: int) -> Hit:
         fault = strike.faults[number]
         if fault in COSTLY and not _standbys(ledger):
             why = "no standby is there to take the machine's place at the moment"
@@ -87,7 +87,7 @@ class ChaosRun:
             fault, watch.job, strike.slots[number], strike.local_ranks[number], strike.hold_s
         )
 
-    def _look(self, watch: Watch, ledger: Ledger) -> None:
+    def _look(self, watch: JobWatch, ledger: Ledger) -> None:
         watch.look()
         try:
             for row in ledger.incidents(job=self._wanted.job, evidence=False):
@@ -115,7 +115,7 @@ class ChaosRun:
         except HoldfastError:
             return  # the gateway may be what is broken: the next look tries again
 
-    def _settle(self, watch: Watch, ledger: Ledger) -> None:
+    def _settle(self, watch: JobWatch, ledger: Ledger) -> None:
         last = self._struck[-1] if self._struck else None
         since = max((hit.at for hit in last[1]), default=0.0) + last[0].hold_s if last else time.time()
         until = time.time() + self._wanted.settle_s
@@ -125,7 +125,7 @@ class ChaosRun:
             if time.time() > since and watch.is_calm(since) and (watch.is_over() or not ends):
                 return
 
-    def _report(self, ledger: Ledger, watch: Watch, begun: float) -> Report:
+    def _report(self, ledger: Ledger, watch: JobWatch, begun: float) -> ChaosReport:
         incidents = [row for row in ledger.incidents(job=self._wanted.job) if row.opened_at >= begun]
         incidents.sort(key=lambda row: row.opened_at)
         ended = time.time()

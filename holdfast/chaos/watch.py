@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import httpx
 
 from holdfast import secret, tls
-from holdfast.chaos.report import Seen
+from holdfast.chaos.report import JobSeen
 from holdfast.deployments.local.services import Service
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import AgentState
@@ -22,11 +22,11 @@ from holdfast.storage.ledger import Ledger
 _TIMEOUT_S = 2.0
 
 
-class Watch:
+class JobWatch:
     """``seen`` grows with every look."""
 
     def __init__(self, settings: Settings, ledger: Ledger, job: str, services: Sequence[Service]) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[JobSeen] = []
         self.job: Job = ledger.job(job)
         self._ledger, self._services = ledger, services
         self._tls = tls.of(settings)
@@ -41,7 +41,7 @@ class Watch:
         """End its connections."""
         self._http.close()
 
-    def look(self) -> Seen:
+    def look(self) -> JobSeen:
         """Return the job now; what does not answer keeps what was known of it."""
         try:
             self.job = self._ledger.job(self.job.name)
@@ -52,7 +52,7 @@ class Watch:
             step, whole = 0, False
         last = self.seen[-1].step if self.seen else 0
         well = whole and all(each.healthy() for each in self._services)
-        now = Seen(at=time.time(), step=max(step, last), well=well)
+        now = JobSeen(at=time.time(), step=max(step, last), well=well)
         self.seen.append(now)
         return now
 

@@ -15,7 +15,7 @@ from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.chaos.plan import Strike
-    from holdfast.chaos.report import Report
+    from holdfast.chaos.report import ChaosReport
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _FAULTS = (
@@ -58,7 +58,7 @@ def chaos(  # noqa: PLR0917  (options)
     settings = context.settings()
     from holdfast.chaos import allowed, plan  # noqa: PLC0415  (the control plane's extras)
     from holdfast.chaos.compare import Reference  # noqa: PLC0415
-    from holdfast.chaos.run import ChaosRun, Wanted  # noqa: PLC0415
+    from holdfast.chaos.run import ChaosRun, WantedRun  # noqa: PLC0415
     from holdfast.models.machine import MachineState  # noqa: PLC0415
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def chaos(  # noqa: PLR0917  (options)
     if dry_run:
         _print_plan(made, as_json)
         return
-    wanted = Wanted(job, seed, made, times["settle"], repair=repair, reference=reference)
+    wanted = WantedRun(job, seed, made, times["settle"], repair=repair, reference=reference)
     report = ChaosRun(settings, wanted, progress(as_json)).play()
     _print_report(report, as_json)
     if not report.ok:
@@ -125,7 +125,7 @@ def _print_plan(plan: tuple[Strike, ...], as_json: bool) -> None:
     print_table("Plan", ("AT", "FAULT", "MACHINE (SLOT)", "HELD"), rows, "no fault fits into --for")
 
 
-def _print_report(report: Report, as_json: bool) -> None:
+def _print_report(report: ChaosReport, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return

@@ -30,7 +30,7 @@ app = typer.Typer(
 Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may be restored when left out.")]
 
 
-class Standing(StrEnum):
+class CheckpointStanding(StrEnum):
     """Standing of a checkpoint: whether a restore may take it, and whether it is kept."""
 
     GOOD = "good"
@@ -44,7 +44,7 @@ class Standing(StrEnum):
 def ls(
     job: JobName,
     state_: Annotated[
-        Standing | None,
+        CheckpointStanding | None,
         typer.Option(
             "--state", help="Only those that a restore may take, that it may not, or that are pinned."
         ),
@@ -295,9 +295,9 @@ def _pinned(store: ObjectStore, checkpoint: RemoteCheckpoint) -> bool:
     return manifests.is_pinned(store, checkpoint.key)
 
 
-def _standings(checkpoint: RemoteCheckpoint, pinned: bool) -> list[Standing]:
-    standing = Standing.SUSPECT if checkpoint.suspect else Standing.GOOD
-    return [standing, Standing.PINNED] if pinned else [standing]
+def _standings(checkpoint: RemoteCheckpoint, pinned: bool) -> list[CheckpointStanding]:
+    standing = CheckpointStanding.SUSPECT if checkpoint.suspect else CheckpointStanding.GOOD
+    return [standing, CheckpointStanding.PINNED] if pinned else [standing]
 
 
 def _gateway_knows(job: str) -> bool:

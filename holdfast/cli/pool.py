@@ -16,7 +16,7 @@ from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.policies.config.pool import SparePoolPolicy
-    from holdfast.policies.pool.spare_pool import Plan
+    from holdfast.policies.pool.spare_pool import PoolPlan
 
 _ROWS = 16
 """Sizes shown without leaving any out."""
@@ -59,7 +59,7 @@ def pool(
 
 def what_if(
     facts: Mapping[str, Any], machines: int | None, rate: float | None, changed: Mapping[str, float]
-) -> list[Plan]:
+) -> list[PoolPlan]:
     """Return plans for the site's groups, or for one site of ``machines``, with other figures.
 
     Raises:
@@ -68,7 +68,7 @@ def what_if(
     """
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
     from holdfast.policies.config.pool import SparePoolPolicy  # noqa: PLC0415
-    from holdfast.policies.pool.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
+    from holdfast.policies.pool.spare_pool import GroupHistory, plan  # noqa: PLC0415  (scipy takes half a second)
 
     policy: SparePoolPolicy = (
         understood(SparePoolPolicy, facts["policy"]) if facts else Policy.load().spare_pool
@@ -80,7 +80,7 @@ def what_if(
         raise SettingsError(f"--machines {machines}: this site has the groups {named}; give --rate as well")
     return [
         plan(
-            History(
+            GroupHistory(
                 group=row["group"],
                 machines=row["machines"] if machines is None else machines,
                 failures=row.get("failures", 0),

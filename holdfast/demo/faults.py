@@ -6,7 +6,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 
 
-class Fault(Frozen):
+class ScheduledFault(Frozen):
     """One fault of the schedule."""
 
     name: str
@@ -23,22 +23,22 @@ class Fault(Frozen):
     """Most seconds from injection to the first new step."""
 
 
-SCHEDULE: tuple[Fault, ...] = (
-    Fault(
+SCHEDULE: tuple[ScheduledFault, ...] = (
+    ScheduledFault(
         name="kill-rank",
         title="a rank is killed (SIGKILL)",
         expected=IncidentClass.JOB_CRASH,
         slot=1,
         local_rank=1,
     ),
-    Fault(
+    ScheduledFault(
         name="kill-machine",
         title="a machine dies with its agent, memory and disk",
         expected=IncidentClass.MACHINE_FAULT,
         slot=0,
         costs_machine=True,
     ),
-    Fault(
+    ScheduledFault(
         name="hang-rank",
         title="a rank stops answering (SIGSTOP)",
         expected=IncidentClass.JOB_HANG,
@@ -47,21 +47,21 @@ SCHEDULE: tuple[Fault, ...] = (
         costs_machine=True,
         deadline_s=60.0,
     ),
-    Fault(
+    ScheduledFault(
         name="code-bug",
         title="a code update raises TypeError some steps later",
         expected=IncidentClass.USER_CODE_ERROR,
         slot=0,
         deadline_s=60.0,
     ),
-    Fault(
+    ScheduledFault(
         name="xid-79",
         title="Xid 79 in the kernel log: a GPU fell off the bus",
         expected=IncidentClass.MACHINE_FAULT,
         slot=3,
         costs_machine=True,
     ),
-    Fault(
+    ScheduledFault(
         name="bad-matmul",
         title="a machine computes wrong matrix products, the loss turns NaN",
         expected=IncidentClass.NAN_LOSS,

@@ -19,7 +19,7 @@ PATIENCE_S = 15.0
 _DEAD_ENDS = {JobState.FAILED, JobState.STOPPED}
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """The part of the gateway's client that is needed here."""
 
     def status(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Observer:
 
     def __init__(
         self,
-        source: Source,
+        source: JobSource,
         job: str,
         show: Callable[[Facts], None] = lambda _: None,
         now: Callable[[], float] = time.time,

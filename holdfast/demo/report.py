@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from holdfast.demo.observer import Sample
-from holdfast.demo.story import Injected
+from holdfast.demo.story import AnsweredFault
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState, machine_of
@@ -74,7 +74,9 @@ class Report(Frozen):
     prefect_url: str
 
 
-def incident_line(incident: Incident, actions: Sequence[Action], injected: Injected | None) -> IncidentLine:
+def incident_line(
+    incident: Incident, actions: Sequence[Action], injected: AnsweredFault | None
+) -> IncidentLine:
     """Return one incident with its actions; ``injected`` is the fault that it answers."""
     since = injected.at if injected else incident.detected_at
     return IncidentLine(
@@ -120,7 +122,7 @@ def evicted(actions: Sequence[Action]) -> list[str]:
 
 
 def problems(
-    injected: Sequence[Injected],
+    injected: Sequence[AnsweredFault],
     expected: int,
     lines: Sequence[IncidentLine],
     state: str,

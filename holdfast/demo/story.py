@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.demo.faults import Fault
+from holdfast.demo.faults import ScheduledFault
 from holdfast.demo.observer import Facts, Observer
 from holdfast.errors import RecoveryError
 from holdfast.models.alert import Incident, IncidentState
@@ -22,10 +22,10 @@ Inject = Callable[[str, str, int | None], float]
 
 
 @dataclass(frozen=True)
-class Injected:
+class AnsweredFault:
     """A fault that was injected, and the incident that answered it (None: not yet, or never)."""
 
-    fault: Fault
+    fault: ScheduledFault
     machine: str
     rank: int | None
     at: float
@@ -38,12 +38,12 @@ class Story:
     def __init__(
         self,
         observer: Observer,
-        schedule: Sequence[Fault],
+        schedule: Sequence[ScheduledFault],
         inject: Inject,
         ranks_per_machine: int,
         say: Callable[[str], None],
     ) -> None:
-        self.injected: list[Injected] = []
+        self.injected: list[AnsweredFault] = []
         self._observer, self._schedule, self._inject = observer, schedule, inject
         self._ranks_per_machine, self._say = ranks_per_machine, say
 
@@ -56,14 +56,14 @@ class Story:
         for fault in self._schedule:
             self._chapter(fault)
 
-    def _chapter(self, fault: Fault) -> None:
+    def _chapter(self, fault: ScheduledFault) -> None:
         facts = self._calm(fault)
         machine = facts.machines[fault.slot]
         rank = None if fault.local_rank is None else fault.slot * self._ranks_per_machine + fault.local_rank
         where = machine if rank is None else f"{machine}, rank {rank}"
         self._say(f"step {facts.step:>4}  {fault.title} ({fault.name} on {where})")
         at = self._inject(fault.name, machine, rank)
-        self.injected.append(Injected(fault, machine, rank, at))
+        self.injected.append(AnsweredFault(fault, machine, rank, at))
 
         def mended(facts: Facts) -> Incident | None:
             if seen := answers(facts, fault, at):
@@ -74,7 +74,7 @@ class Story:
         took = (incident.recovered_at or incident.detected_at) - at
         self._say(f"           {incident.incident_class.value}: recovered after {took:.1f} s")
 
-    def _calm(self, fault: Fault) -> Facts:
+    def _calm(self, fault: ScheduledFault) -> Facts:
         """Wait until the job runs, has made enough new steps, and the pool has what the fault will need."""
         base = self._observer.look().step
 
@@ -91,12 +91,12 @@ class Story:
         return self._observer.wait(f"calm before {fault.name}", ready, CALM_DEADLINE_S)
 
 
-def answers(facts: Facts, fault: Fault, at: float) -> list[Incident]:
+def answers(facts: Facts, fault: ScheduledFault, at: float) -> list[Incident]:
     """Return the incidents of the class that ``fault`` should have, opened since ``at``."""
     return [row for row in _since(facts, at) if row.incident_class is fault.expected]
 
 
-def recovered(facts: Facts, fault: Fault, at: float) -> Incident | None:
+def recovered(facts: Facts, fault: ScheduledFault, at: float) -> Incident | None:
     """Return the recovered incident of the expected class that was opened since ``at``; None while any is open."""
     if any(incident.state is IncidentState.OPEN for incident in _since(facts, at)):
         return None

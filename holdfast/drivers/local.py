@@ -25,7 +25,7 @@ from holdfast.models.incarnation import ENV_UNIT
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 
-__all__ = ["Evicted", "LocalDriver", "machine_dir", "shm_dir"]
+__all__ = ["EvictedMarker", "LocalDriver", "machine_dir", "shm_dir"]
 
 # A playbook's own process must not shine through into the machines that it starts.
 _NOT_INHERITED = "PREFECT_"
@@ -33,7 +33,7 @@ _UNIT = "unit"
 _AGENT = (sys.executable, "-P", "-m", "holdfast.agent")
 
 
-class Evicted(Frozen):
+class EvictedMarker(Frozen):
     """Content of ``evicted.json``, the marker in the folder of an evicted machine."""
 
     scope: Scope
@@ -114,7 +114,7 @@ class LocalDriver:
             wider = before is not None and (before.scope, scope) == (Scope.JOB, Scope.CLUSTER)
             if in_use and (before is None or wider):
                 at = before.at if before is not None else time.time()
-                marker = Evicted(scope=scope, reason=reason, at=at)
+                marker = EvictedMarker(scope=scope, reason=reason, at=at)
                 durable.make_folder(self._folder(machine))
                 durable.write(self._folder(machine) / "evicted.json", marker.model_dump_json(), "machine")
 
@@ -169,10 +169,10 @@ class LocalDriver:
             self._clear(machine)
             self._roster.remove(machine)
 
-    def evicted(self, machine: str) -> Evicted | None:
+    def evicted(self, machine: str) -> EvictedMarker | None:
         """Return why and when ``machine`` was evicted; None when it is in service."""
         try:
-            return Evicted.model_validate_json((self._folder(machine) / "evicted.json").read_bytes())
+            return EvictedMarker.model_validate_json((self._folder(machine) / "evicted.json").read_bytes())
         except OSError:
             return None
 

@@ -19,7 +19,7 @@ _MOST_WAITS = 20
 
 
 @dataclass(frozen=True)
-class Opening:
+class ReplayedOpening:
     """A policy's decision about the alerts."""
 
     found: Classification | None
@@ -40,21 +40,21 @@ def recorded(record: Record) -> Classification:
     )
 
 
-def decide(record: Record, job: Job, policy: Policy) -> Opening:
+def decide(record: Record, job: Job, policy: Policy) -> ReplayedOpening:
     """Classify again what the gateway had in hand; later than it did, where the policy waits longer for a root."""
     if record.by_hand:
-        return Opening(recorded(record), ("opened by a person",))
+        return ReplayedOpening(recorded(record), ("opened by a person",))
     context = _context(record, job)
     told: list[str] = []
     for _ in range(_MOST_WAITS):
         decision = classify(_heard(record, context.now), context, policy)
         if isinstance(decision, Classification):
-            return Opening(decision, tuple(told))
+            return ReplayedOpening(decision, tuple(told))
         if isinstance(decision, NoAction):
-            return Opening(None, (*told, f"no incident: {decision.reason}"))
+            return ReplayedOpening(None, (*told, f"no incident: {decision.reason}"))
         told.append(_waits(decision, context))
         context = context.model_copy(update={"now": max(decision.until_s, context.now + 0.001)})
-    return Opening(None, (*told, "waits for a root cause that never comes"))
+    return ReplayedOpening(None, (*told, "waits for a root cause that never comes"))
 
 
 def _heard(record: Record, now: float) -> Sequence[Alert]:

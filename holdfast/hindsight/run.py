@@ -14,7 +14,7 @@ from holdfast import plugins
 from holdfast.clock import FakeClock
 from holdfast.errors import StaleError, UnknownError
 from holdfast.hindsight import opening
-from holdfast.hindsight.opening import Opening
+from holdfast.hindsight.opening import ReplayedOpening
 from holdfast.hindsight.plain import without_prefect
 from holdfast.hindsight.record import Record
 from holdfast.hindsight.stand_ins import Hindsight, PastLedger
@@ -39,7 +39,7 @@ FindPlaybook = Callable[[IncidentClass], Playbook]
 class Replayed:
     """The decisions of a policy."""
 
-    opening: Opening
+    opening: ReplayedOpening
     incident: Incident | None
     """The incident as it ended; None: none was opened."""
     actions: tuple[Action, ...]

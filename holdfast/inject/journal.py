@@ -56,7 +56,7 @@ class Queue(Frozen):
             _said(*self.tc, "qdisc", "del", "dev", self.device, "root")
 
 
-class Group(Frozen):
+class ControlGroup(Frozen):
     """A control group: its processes go back to where they came from, then it is removed."""
 
     kind: Literal["group"] = "group"
@@ -82,7 +82,7 @@ class Link(Frozen):
                 self.path.unlink()
 
 
-class Stopped(Frozen):
+class StoppedProcess(Frozen):
     """A process that was stopped."""
 
     kind: Literal["stopped"] = "stopped"
@@ -97,10 +97,10 @@ class Stopped(Frozen):
                 process.resume()
 
 
-Change = Mounted | Queue | Group | Link | Stopped
+Change = Mounted | Queue | ControlGroup | Link | StoppedProcess
 
 
-class Entry(Frozen):
+class JournalEntry(Frozen):
     """One fault in effect, or left over."""
 
     fault: str
@@ -144,7 +144,7 @@ class Journal:
     @staticmethod
     def _undo_file(path: Path, file: TextIO) -> str:
         try:
-            entry = Entry.model_validate(json.load(file))
+            entry = JournalEntry.model_validate(json.load(file))
         except ValueError:
             entry = None  # killed before the first change was written down, so nothing was changed
         if entry is not None:
@@ -158,7 +158,7 @@ class Pen:
 
     def __init__(self, file: TextIO, fault: str, machine: str) -> None:
         self._file = file
-        self.entry = Entry(fault=fault, machine=machine)
+        self.entry = JournalEntry(fault=fault, machine=machine)
 
     def note(self, change: Change) -> None:
         """Record a change; it is on the disk when this returns."""
@@ -170,7 +170,7 @@ class Pen:
         os.fsync(self._file.fileno())
 
 
-def _undo(entry: Entry) -> None:
+def _undo(entry: JournalEntry) -> None:
     for change in reversed(entry.changes):
         change.undo()
 

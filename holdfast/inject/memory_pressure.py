@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from holdfast.inject import cgroup
-from holdfast.inject.journal import Group, Link, Pen
+from holdfast.inject.journal import ControlGroup, Link, Pen
 from holdfast.inject.target import Target
 from holdfast.plugins.policy import site_policy
 
@@ -23,7 +23,7 @@ def strike(target: Target, pen: Pen, rank: int | None) -> int:
     parent = cgroup.parent_of("memory")
     chosen, pid = target.rank(rank)
     folder = parent / f"holdfast-memory-{target.key}"
-    pen.note(Group(folder=folder, parent=parent))
+    pen.note(ControlGroup(folder=folder, parent=parent))
     cgroup.make(folder, {"memory.limit_in_bytes": "-1", "memory.max": "max"}, [])
     if target.settings.driver == "local":
         _show(target, pen, folder)

@@ -57,7 +57,7 @@ def answering(settings: Settings, pen: journal.Pen) -> Iterator[None]:
     keeper = pidfile.running(settings.home, supervisor.NAME)
     if keeper is None:
         raise RefusedError("the services of this site do not run on this host: nothing to break")
-    pen.note(journal.Stopped(pid=keeper.pid, created=keeper.create_time()))
+    pen.note(journal.StoppedProcess(pid=keeper.pid, created=keeper.create_time()))
     keeper.suspend()
     service.kill(settings, "s3")
     server = _listen(settings)

@@ -10,7 +10,7 @@ import psutil
 from holdfast.drivers import processes
 from holdfast.errors import RefusedError
 from holdfast.inject import cgroup
-from holdfast.inject.journal import Group, Pen
+from holdfast.inject.journal import ControlGroup, Pen
 from holdfast.inject.target import Target
 
 PERIOD_US = 20_000
@@ -36,7 +36,7 @@ def strike(target: Target, pen: Pen, percent: float) -> float:
         raise RefusedError(f"machine {target.machine} computes nothing: slow down a machine of a running job")
     quota, period = limit(cores, percent)
     folder = parent / f"holdfast-slow-{target.key}"
-    pen.note(Group(folder=folder, parent=parent))
+    pen.note(ControlGroup(folder=folder, parent=parent))
     # Twice: what was started between the look and the move.
     for _ in range(2):
         limits = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.config.pool import SparePoolPolicy
 from holdfast.policies.pool import machine_groups, spare_pool
-from holdfast.policies.pool.spare_pool import Plan
+from holdfast.policies.pool.spare_pool import PoolPlan
 from holdfast.storage.ledger import Ledger
 
 DAY_S = 86_400.0
@@ -13,7 +13,7 @@ DAY_S = 86_400.0
 IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
 
 
-def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[Plan, ...]:
+def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[PoolPlan, ...]:
     """Size the pool of each group of machines that there is.
 
     Raises:
@@ -32,7 +32,7 @@ def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[Plan, ..
         # The rest is a group of its own only where it has machines.
         if not group.name and policy.groups and not (active[""] or held[""]):
             continue
-        history = spare_pool.History(
+        history = spare_pool.GroupHistory(
             group=group.name,
             machines=int(active[group.name]),
             failures=int(failures[group.name]),

@@ -47,9 +47,9 @@ async def plan(search: Search) -> RestorePlan:
     """
     made, error = await _made(search)
     decision = from_zero.decide(_facts(search, made, error), search.ctx.policy.restore)
-    if decision.act is from_zero.Act.WAIT:
+    if decision.act is from_zero.Consequence.WAIT:
         raise WaitError(f"job {search.job.name}: {decision.said}")
-    if decision.act is from_zero.Act.ASK:
+    if decision.act is from_zero.Consequence.ASK:
         raise LimitError(decision.said, Missing.STATE)
     return made.model_copy(update={"reasons": (*made.reasons, decision.why)}) if decision.why else made
 
@@ -171,11 +171,11 @@ def _choose(
     )
 
 
-def _facts(search: Search, made: RestorePlan, error: str) -> from_zero.Facts:
+def _facts(search: Search, made: RestorePlan, error: str) -> from_zero.PlanFacts:
     ledger, job = search.ctx.ledger, search.job
     epochs = ledger.epochs(job.name)
     before = epochs[-1].machines if epochs else ()
-    return from_zero.Facts(
+    return from_zero.PlanFacts(
         job=job.name,
         reached=ledger.max_step(job.name),
         saved=ledger.ever_saved(job.name) or made.tier is not None or _saved_since(search, made),

@@ -13,7 +13,7 @@ from holdfast.session.context import Context
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.shared import Replicated, Told, share_equal, told_of
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.format.describe import Held
+from holdfast.storage.checkpoints.format.describe import HeldItems
 from holdfast.storage.checkpoints.format.layout import ShardLayout
 from holdfast.storage.checkpoints.format.plan import Shared, fits, hold, plan_of, settled, share_out
 from holdfast.storage.checkpoints.save.collector import Contents
@@ -131,7 +131,7 @@ class Planner:
         writer = self._writer_of(self._kept)
         return writer if writer.collect(items) is not None else None
 
-    def _held(self, tree: StateTree) -> Held:
+    def _held(self, tree: StateTree) -> HeldItems:
         context = self._context
         return hold(
             self._items(tree),
@@ -140,7 +140,7 @@ class Planner:
             paths=tree.paths | rng.paths(context.rank),
         )
 
-    def _written_by(self, shared: Shared, held: Held, tree: StateTree, step: int) -> ShardWriter:
+    def _written_by(self, shared: Shared, held: HeldItems, tree: StateTree, step: int) -> ShardWriter:
         context = self._context
         writer = self._writer_of(settled(shared, held, context.shards, context.epoch).layout)
         if writer.collect(self._items(tree)) is None:

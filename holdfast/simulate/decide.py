@@ -56,7 +56,7 @@ class Judgement(NamedTuple):
     """Those of the accused that stood out in hangs before: they are evicted before any retry."""
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """The result of a replay."""
 
     suspects: tuple[int, ...]
@@ -207,7 +207,7 @@ class Judge:
         """
         return _aggregated(self._job.spec, slot, shows, rounds, self.policy)
 
-    def replay(self, culprits: Collection[int], reproduced: Callable[[], bool]) -> Replayed:
+    def replay(self, culprits: Collection[int], reproduced: Callable[[], bool]) -> ReplayResult:
         """Run a dual-phase replay, repeated as long as the policy requires it.
 
         ``culprits`` are the broken slots; empty: every group fails, the cause is in the code. ``reproduced`` is
@@ -228,7 +228,7 @@ class Judge:
             decision = replay_groups.decide(verdict, limit, self.policy.replay.repeats - done)
             if decision.next is not Next.AGAIN:
                 break
-        return Replayed(decision.suspects, decision.next is Next.BLAME_CODE, done + 1)
+        return ReplayResult(decision.suspects, decision.next is Next.BLAME_CODE, done + 1)
 
     def restore(
         self, lost: Collection[int], position: int, saved: Sequence[int], bound: int | None, *, memory: bool

@@ -21,8 +21,8 @@ from holdfast.simulate import playbooks
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.elastic import Size
 from holdfast.simulate.faults import LEAVE, SWITCH, Fault, Faults
-from holdfast.simulate.playbooks import Step
-from holdfast.simulate.saving import Progress
+from holdfast.simulate.playbooks import PlaybookStep
+from holdfast.simulate.saving import SavedProgress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
 from holdfast.simulate.supply import Supply
 
@@ -100,7 +100,7 @@ class _Job:
         self.judge = Judge(scenario, variant, policy)
         size = pool_size(scenario, variant, policy)
         self.supply = Supply(self.env, scenario, variant.strategy, size, Random(f"{seed}:supply"))
-        self.progress = Progress(scenario, variant)
+        self.progress = SavedProgress(scenario, variant)
         self.size = Size(self.env, scenario, self.supply, self._machines_are_back)
         self.end = scenario.days * DAY_S
         self.found = Life(account((), 0.0, 0.0))
@@ -303,36 +303,36 @@ class _Job:
             self.spans.append(Span(since, self.env.now, LostPhase.UNDETECTED, self.cause))
         yield from self._spend(LostPhase.UNDETECTED, seconds, vary=False)
 
-    def _take(self, step: Step, course: _Course) -> Steps[None]:
+    def _take(self, step: PlaybookStep, course: _Course) -> Steps[None]:
         """Take one step of a playbook. Steps without a case cost no time and change nothing here."""
         fault, costs = course.fault, self.costs
         match step:
-            case Step.PAUSE:
+            case PlaybookStep.PAUSE:
                 self.stopped_at = self.env.now
                 yield from self._spend(LostPhase.PAUSING, costs.pause_s)
-            case Step.RESTART_FIRST if self._restarts_first(course):
+            case PlaybookStep.RESTART_FIRST if self._restarts_first(course):
                 yield from self._restart_first(course)
-            case Step.DUMP_STACKS if self.variant.aggregation:
+            case PlaybookStep.DUMP_STACKS if self.variant.aggregation:
                 yield from self._spend(LostPhase.DIAGNOSING, costs.stacks_s)
                 if suspects := self._aggregate(fault, course.symptom, slow=False):
                     course.seen = self._weigh(suspects, course.seen)
-            case Step.VOTE_SLOW if self.variant.aggregation:  # while it trains
+            case PlaybookStep.VOTE_SLOW if self.variant.aggregation:  # while it trains
                 course.slow = self._aggregate(fault, course.symptom, slow=True)
-            case Step.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
+            case PlaybookStep.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
                 yield from self._spend(LostPhase.WAITING, costs.service_s)
-            case Step.DIAGNOSE if self._is_searched(course):
+            case PlaybookStep.DIAGNOSE if self._is_searched(course):
                 yield from self._spend(LostPhase.DIAGNOSING, costs.diagnose_s)
                 course.broken = self._checked(course)
-            case Step.ESCALATE:
+            case PlaybookStep.ESCALATE:
                 course.did = yield from self._answer(course)
-            case Step.APPLY_UPDATE:
+            case PlaybookStep.APPLY_UPDATE:
                 self._change_code(+1)
                 fault.over = True
                 course.did = UPDATE
-            case Step.EVICT if not course.did:
+            case PlaybookStep.EVICT if not course.did:
                 accused = {*course.seen.sure, *self._silent(fault, course.symptom)}
                 course.did = yield from self._evict(accused, fault, REAL_TIME)
-            case Step.RESUME:
+            case PlaybookStep.RESUME:
                 bound = self.progress.position - 1 if course.symptom.corrupts else None
                 yield from self._resume(bound, self.judge.keeps_s(course.seen.incident_class))
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from holdfast.models.alert import IncidentClass
 
 
-class Step(StrEnum):
+class PlaybookStep(StrEnum):
     """A task of ``holdfast.tasks``, by its name."""
 
     DUMP_STACKS = "dump_stacks"
@@ -37,51 +37,68 @@ class Step(StrEnum):
     HAND_BACK = "hand_back"
 
 
-_REPLACE = (Step.EVICT, Step.SWAP_IN, Step.RESUME)
-_DIAGNOSED = (Step.PAUSE, Step.DIAGNOSE, Step.ESCALATE, *_REPLACE, Step.REPLENISH)
+_REPLACE = (PlaybookStep.EVICT, PlaybookStep.SWAP_IN, PlaybookStep.RESUME)
+_DIAGNOSED = (
+    PlaybookStep.PAUSE,
+    PlaybookStep.DIAGNOSE,
+    PlaybookStep.ESCALATE,
+    *_REPLACE,
+    PlaybookStep.REPLENISH,
+)
 
-PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
-    IncidentClass.MACHINE_FAULT: (Step.PAUSE, *_REPLACE, Step.REPLENISH),
+PLAYBOOKS: Mapping[IncidentClass, tuple[PlaybookStep, ...]] = {
+    IncidentClass.MACHINE_FAULT: (PlaybookStep.PAUSE, *_REPLACE, PlaybookStep.REPLENISH),
     # Restarted first where processes are kept, and policies/restore/restart_first.py lets it.
-    IncidentClass.JOB_CRASH: (Step.PAUSE, Step.RESTART_FIRST, *_DIAGNOSED[1:]),
+    IncidentClass.JOB_CRASH: (PlaybookStep.PAUSE, PlaybookStep.RESTART_FIRST, *_DIAGNOSED[1:]),
     IncidentClass.NETWORK_FAULT: _DIAGNOSED,
     IncidentClass.HOST_PRESSURE: _DIAGNOSED,
     IncidentClass.STORAGE_FAULT: (
-        Step.PAUSE,
-        Step.AWAIT_HEALTHY,
-        Step.DIAGNOSE,
-        Step.ESCALATE,
+        PlaybookStep.PAUSE,
+        PlaybookStep.AWAIT_HEALTHY,
+        PlaybookStep.DIAGNOSE,
+        PlaybookStep.ESCALATE,
         *_REPLACE,
-        Step.REPLENISH,
+        PlaybookStep.REPLENISH,
     ),
     IncidentClass.NAN_LOSS: (
-        Step.PAUSE,
-        Step.MARK_SUSPECT,
-        Step.DIAGNOSE,
-        Step.ESCALATE,
+        PlaybookStep.PAUSE,
+        PlaybookStep.MARK_SUSPECT,
+        PlaybookStep.DIAGNOSE,
+        PlaybookStep.ESCALATE,
         *_REPLACE,
-        Step.REPLENISH,
+        PlaybookStep.REPLENISH,
     ),
     IncidentClass.SILENT_CORRUPTION: (
-        Step.PERMITTED,
-        Step.PAUSE,
-        Step.MARK_SUSPECT,
-        Step.DIAGNOSE,
-        Step.ESCALATE,
+        PlaybookStep.PERMITTED,
+        PlaybookStep.PAUSE,
+        PlaybookStep.MARK_SUSPECT,
+        PlaybookStep.DIAGNOSE,
+        PlaybookStep.ESCALATE,
         *_REPLACE,
-        Step.REPLENISH,
+        PlaybookStep.REPLENISH,
     ),
-    IncidentClass.JOB_HANG: (Step.DUMP_STACKS, *_DIAGNOSED),
-    IncidentClass.FAIL_SLOW: (Step.VOTE_SLOW, Step.PERMITTED, Step.HOLD, *_DIAGNOSED),
-    IncidentClass.EXTERNAL_SERVICE: (Step.PAUSE, Step.AWAIT_HEALTHY, Step.ESCALATE, *_REPLACE),
-    IncidentClass.USER_CODE_ERROR: (Step.PAUSE, Step.ESCALATE, *_REPLACE),
-    IncidentClass.PLANNED_MOVE: (Step.CHOOSE, Step.BRING, Step.SWITCH, Step.HAND_BACK, Step.REPLENISH),
+    IncidentClass.JOB_HANG: (PlaybookStep.DUMP_STACKS, *_DIAGNOSED),
+    IncidentClass.FAIL_SLOW: (PlaybookStep.VOTE_SLOW, PlaybookStep.PERMITTED, PlaybookStep.HOLD, *_DIAGNOSED),
+    IncidentClass.EXTERNAL_SERVICE: (
+        PlaybookStep.PAUSE,
+        PlaybookStep.AWAIT_HEALTHY,
+        PlaybookStep.ESCALATE,
+        *_REPLACE,
+    ),
+    IncidentClass.USER_CODE_ERROR: (PlaybookStep.PAUSE, PlaybookStep.ESCALATE, *_REPLACE),
+    IncidentClass.PLANNED_MOVE: (
+        PlaybookStep.CHOOSE,
+        PlaybookStep.BRING,
+        PlaybookStep.SWITCH,
+        PlaybookStep.HAND_BACK,
+        PlaybookStep.REPLENISH,
+    ),
     IncidentClass.CODE_UPDATE: (
-        Step.HOLD,
-        Step.PAUSE,
-        Step.REPLACE_LOST,
-        Step.APPLY_UPDATE,
-        Step.RESUME,
+        PlaybookStep.HOLD,
+        PlaybookStep.PAUSE,
+        PlaybookStep.REPLACE_LOST,
+        PlaybookStep.APPLY_UPDATE,
+        PlaybookStep.RESUME,
     ),
 }
 
@@ -89,6 +106,6 @@ NOT_SIMULATED = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.
 """Classes without a fault: a simulated job neither rehearses restores nor is scaled by a person."""
 
 
-def steps(incident_class: IncidentClass) -> tuple[Step, ...]:
+def steps(incident_class: IncidentClass) -> tuple[PlaybookStep, ...]:
     """Return the steps of a class; one that is not declared here recovers as from a crash."""
     return PLAYBOOKS.get(incident_class, PLAYBOOKS[IncidentClass.JOB_CRASH])

@@ -18,7 +18,7 @@ class Made:
     stall_s: float = 0.0
 
 
-class Progress:
+class SavedProgress:
     """Counts steps; a checkpoint is due after a fixed number of them since the last start."""
 
     def __init__(self, scenario: Scenario, variant: Variant) -> None:

@@ -36,7 +36,7 @@ class Cause(StrEnum):
     """No fault: an engineer ships a change."""
 
 
-class Sign(Frozen):
+class SymptomSign(Frozen):
     """An alert that a symptom raises; job, machine, rank, epoch and time are filled in."""
 
     kind: AlertKind
@@ -50,7 +50,7 @@ class Symptom(Frozen):
     """How often it was seen, relative to the others."""
     causes: dict[Cause, float]
     """Parts of each cause."""
-    signs: tuple[Sign, ...]
+    signs: tuple[SymptomSign, ...]
     detect_s: float = Field(ge=0)
     """Until it is noticed by inspection, heartbeats and votes."""
     timeout_s: float = Field(ge=0)

@@ -56,7 +56,7 @@ class Span(NamedTuple):
     """Of a productive span: the share of the wanted machines that it ran on."""
 
 
-class Lost(Frozen):
+class LostTime(Frozen):
     """Time lost to one phase of one cause."""
 
     phase: LostPhase
@@ -76,7 +76,7 @@ class Account(Frozen):
 
     wall_us: int
     productive_us: int
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostTime, ...] = ()
     worst_us: int = 0
     """Longest stretch without a new step while any was wanted."""
     zero_us: int = 0
@@ -125,7 +125,7 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
         spent[LostPhase.CHECKPOINTING, ""] += stalled
     productive = spent.pop((None, ""), 0)
     order = list(LostPhase)
-    lost = [Lost(phase=phase, cause=cause, us=us) for (phase, cause), us in spent.items() if phase and us]
+    lost = [LostTime(phase=phase, cause=cause, us=us) for (phase, cause), us in spent.items() if phase and us]
     return Account(
         wall_us=high - low,
         productive_us=productive,
@@ -163,6 +163,6 @@ def _us(seconds: float) -> int:
     return round(seconds * US)
 
 
-def _sums(groups: Mapping[str, Iterable[Lost]]) -> dict[str, float]:
+def _sums(groups: Mapping[str, Iterable[LostTime]]) -> dict[str, float]:
     sums = {str(key): sum(row.us for row in rows) / US for key, rows in groups.items()}
     return {key: seconds for key, seconds in sums.items() if seconds}

@@ -20,7 +20,7 @@ NEAR_S = 2400.0
 """Wait for a rank that failed without ending, until the watchdog's time-out: 10 minutes, 30 in older versions."""
 
 
-class Roots(Frozen):
+class SeparatedExits(Frozen):
     """Exits of ranks, separated into roots and echoes."""
 
     roots: tuple[Alert, ...] = ()
@@ -29,7 +29,7 @@ class Roots(Frozen):
     """Exits of ranks that lost a peer, earliest first."""
 
 
-def separate(alerts: Iterable[Alert]) -> Roots:
+def separate(alerts: Iterable[Alert]) -> SeparatedExits:
     """Separate roots from echoes.
 
     An exit is an echo when its last log lines report only a lost peer. When all do, a rank whose log had a cause not
@@ -46,7 +46,9 @@ def separate(alerts: Iterable[Alert]) -> Roots:
         roots = [alert for alert in exits if any(_before(line, alert) for line in said)]
     chosen = {alert.key for alert in roots}
     echoes = [alert for alert in exits if alert.key not in chosen]
-    return Roots(roots=tuple(sorted(roots, key=_likeliest)), echoes=tuple(sorted(echoes, key=_earliest)))
+    return SeparatedExits(
+        roots=tuple(sorted(roots, key=_likeliest)), echoes=tuple(sorted(echoes, key=_earliest))
+    )
 
 
 def failed_at(alert: Alert) -> float:

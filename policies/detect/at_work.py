@@ -12,7 +12,7 @@ _COMPUTES = 0.5
 """A machine's GPUs compute when they are so busy."""
 
 
-class Work(Frozen):
+class RanksAtWork(Frozen):
     """Ranks that work."""
 
     ranks: tuple[int, ...] = ()
@@ -22,7 +22,7 @@ class Work(Frozen):
     """... and after this no rank may, whatever the signs."""
 
 
-def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned: Learned) -> Work:
+def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned: Learned) -> RanksAtWork:
     """Find the ranks that work before their first step, else in a pause between steps.
 
     Args:
@@ -36,10 +36,10 @@ def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned
         longest_s = max(limit_s, policy.start_working_s, policy.start_factor * learned.start_s)
         lost = any((rank.blocked_s or 0.0) > limit_s for rank in ranks)
         found = [rank.rank for rank in ranks if not lost and _prepares(rank, still, policy)]
-        return Work(ranks=tuple(sorted(found)), limit_s=longest_s, longest_s=longest_s)
+        return RanksAtWork(ranks=tuple(sorted(found)), limit_s=longest_s, longest_s=longest_s)
     lost = still or any((rank.blocked_s or 0.0) >= policy.blocked_s for rank in ranks)
     found = [rank.rank for rank in ranks if not lost and _computes(rank, policy)]
-    return Work(
+    return RanksAtWork(
         ranks=tuple(sorted(found)), limit_s=max(limit_s, policy.undeclared_s), longest_s=policy.endless_s
     )
 

@@ -38,7 +38,7 @@ Key = tuple[tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldState:
     """State of one rank at one step."""
 
     rank: int
@@ -51,7 +51,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownResults:
     """Results of earlier rounds for one path in one place."""
 
     agreed: int = 0
@@ -74,10 +74,10 @@ class Known:
         return not self.own and self.agreed >= learn and not self.moved
 
 
-Learned = Mapping[Key, Known]
+Learned = Mapping[Key, KnownResults]
 
 
-class Found(Frozen):
+class RoundResult(Frozen):
     """Result of one round."""
 
     odd: dict[int, tuple[str, ...]] = Field(default_factory=dict)
@@ -106,7 +106,9 @@ class _Place:
     still: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-def judge(held: Iterable[Held], learned: Learned, limits: ReplicaLimits) -> tuple[Found, dict[Key, Known]]:
+def judge(
+    held: Iterable[HeldState], learned: Learned, limits: ReplicaLimits
+) -> tuple[RoundResult, dict[Key, KnownResults]]:
     """Compare the state of ranks at one step; also return what is known afterwards."""
     known = dict(learned)
     odd: defaultdict[int, set[str]] = defaultdict(set)
@@ -126,11 +128,11 @@ def judge(held: Iterable[Held], learned: Learned, limits: ReplicaLimits) -> tupl
                 for rank in strange:
                     odd[rank].add(path)
             else:
-                known[place, path] = Known()
+                known[place, path] = KnownResults()
         doubtful |= _judge_still(place, found.still, known, odd, limits)
     told = {rank: tuple(sorted(paths)) for rank, paths in sorted(odd.items())}
     return (
-        Found(
+        RoundResult(
             odd=told,
             split=tuple(sorted(split)),
             doubtful=doubtful,
@@ -141,18 +143,20 @@ def judge(held: Iterable[Held], learned: Learned, limits: ReplicaLimits) -> tupl
     )
 
 
-def _by_place(held: Iterable[Held]) -> Mapping[tuple[int, ...], list[Held]]:
-    found: defaultdict[tuple[int, ...], list[Held]] = defaultdict(list)
+def _by_place(held: Iterable[HeldState]) -> Mapping[tuple[int, ...], list[HeldState]]:
+    found: defaultdict[tuple[int, ...], list[HeldState]] = defaultdict(list)
     for each in held:
         found[each.place].append(each)
     return found
 
 
-def _look(place: tuple[int, ...], ranks: Sequence[Held], known: dict[Key, Known], learn: int) -> _Place:
+def _look(
+    place: tuple[int, ...], ranks: Sequence[HeldState], known: dict[Key, KnownResults], learn: int
+) -> _Place:
     """Compare what was learned to be equal in ``place``; learn from the rest."""
     found = _Place()
     for path, values in _shared(ranks):
-        before = known.get((place, path), Known())
+        before = known.get((place, path), KnownResults())
         moves, stands = before.moves(learn), before.stands(learn)
         found.compared += moves or stands
         if len(set(values.values())) == 1:
@@ -162,11 +166,11 @@ def _look(place: tuple[int, ...], ranks: Sequence[Held], known: dict[Key, Known]
         elif stands:
             found.still[path] = values
         else:
-            known[place, path] = Known(own=before.own)
+            known[place, path] = KnownResults(own=before.own)
     return found
 
 
-def _shared(ranks: Sequence[Held]) -> Iterator[tuple[str, Mapping[int, int]]]:
+def _shared(ranks: Sequence[HeldState]) -> Iterator[tuple[str, Mapping[int, int]]]:
     """Yield the paths that all of several ranks hold, with the digest by rank."""
     if len(ranks) < 2:
         return
@@ -183,9 +187,9 @@ def _shared(ranks: Sequence[Held]) -> Iterator[tuple[str, Mapping[int, int]]]:
     yield from ((path, values) for path, values in by_path.items() if len(values) > 1)
 
 
-def _agreed(before: Known, value: int) -> Known:
+def _agreed(before: KnownResults, value: int) -> KnownResults:
     moved = before.value is not None and before.value != value
-    return Known(before.agreed + 1, before.moved + moved, value, own=before.own)
+    return KnownResults(before.agreed + 1, before.moved + moved, value, own=before.own)
 
 
 def _minority(values: Mapping[int, int]) -> list[int]:
@@ -203,7 +207,7 @@ def _unclear(moving: Mapping[str, Mapping[int, int]]) -> list[str]:
 def _judge_still(
     place: tuple[int, ...],
     still: Mapping[str, Mapping[int, int]],
-    known: dict[Key, Known],
+    known: dict[Key, KnownResults],
     odd: defaultdict[int, set[str]],
     limits: ReplicaLimits,
 ) -> bool:
@@ -214,7 +218,7 @@ def _judge_still(
         strange = tuple(sorted((rank, v) for rank, v in values.items() if v != before.value))
         few = 2 * len(strange) < len(values) or (len(strange), len(values)) == (1, 2)
         if len(still) > limits.few or not few or before.strange not in ((), strange):
-            known[place, path] = Known(own=True)
+            known[place, path] = KnownResults(own=True)
         elif not before.strange:
             known[place, path] = replace(before, strange=strange)
             doubtful = True

@@ -26,7 +26,7 @@ ANSWER_SHARE = 0.2
 WITNESSES = 3
 
 
-class Asked(Frozen):
+class AskedPeer(Frozen):
     """Result of asking another machine about the gateway."""
 
     name: str
@@ -56,7 +56,7 @@ def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:
     return bool(others_silent_s) and min(others_silent_s) > limit_s
 
 
-def why_cut_off(silent_s: float, asked: Sequence[Asked]) -> str:
+def why_cut_off(silent_s: float, asked: Sequence[AskedPeer]) -> str:
     """Return why a machine that has not heard the gateway for ``silent_s`` is cut off; empty: the gateway may be away.
 
     Args:

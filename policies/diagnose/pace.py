@@ -45,7 +45,7 @@ MOST_SHARE = 1 / 3
 """Share of machines: when more than this would be slow, the others are as likely to be fast."""
 
 
-class Pace(Frozen):
+class MachinePace(Frozen):
     """One machine's cost in one check."""
 
     cost: float
@@ -103,7 +103,7 @@ def _few(over: set[str], of: int) -> set[str]:
     return over if len(over) <= max(MOST_SHARE * of, 1 if of == 2 else 0) else set()
 
 
-def _over(paces: Mapping[str, Pace], usual: float, factor: float, limits: PaceLimits) -> set[str]:
+def _over(paces: Mapping[str, MachinePace], usual: float, factor: float, limits: PaceLimits) -> set[str]:
     if len(paces) < limits.machines:
         return set()
     spread = median(abs(pace.cost - usual) for pace in paces.values())
@@ -123,13 +123,15 @@ def _over(paces: Mapping[str, Pace], usual: float, factor: float, limits: PaceLi
     return found
 
 
-def _measured(pace: Pace, limits: PaceLimits) -> bool:
+def _measured(pace: MachinePace, limits: PaceLimits) -> bool:
     return pace.repeats is not None and pace.repeats >= limits.repeats
 
 
-def _paces(findings: Iterable[Finding], limits: PaceLimits) -> tuple[dict[Group, dict[str, Pace]], list[str]]:
+def _paces(
+    findings: Iterable[Finding], limits: PaceLimits
+) -> tuple[dict[Group, dict[str, MachinePace]], list[str]]:
     """Return paces by group and machine: the worst of its processes, the best of its pairs."""
-    groups: dict[Group, dict[str, Pace]] = defaultdict(dict)
+    groups: dict[Group, dict[str, MachinePace]] = defaultdict(dict)
     busy: set[str] = set()
     for finding in findings:
         if not finding.ok or not finding.value or finding.value <= 0:
@@ -138,7 +140,7 @@ def _paces(findings: Iterable[Finding], limits: PaceLimits) -> tuple[dict[Group,
             busy.add(finding.machine)
             continue
         known = groups[finding.check, finding.kind, finding.unit]
-        pace = Pace(
+        pace = MachinePace(
             cost=cost_of(finding.value, finding.unit),
             repeats=finding.repeats or None,
             usual=cost_of(finding.usual, finding.unit)

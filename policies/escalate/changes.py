@@ -13,7 +13,7 @@ MOST_LINES = 20_000
 _FRAME = re.compile(r"(?P<file>.+):(?P<line>\d+) in ")
 
 
-class Place(Frozen):
+class CodePlace(Frozen):
     """Innermost frame of a traceback in the job's own code."""
 
     file: str
@@ -21,10 +21,10 @@ class Place(Frozen):
     line: int
 
 
-def place(frame: str) -> Place | None:
+def place(frame: str) -> CodePlace | None:
     """Parse ``file:line in function``; None: it has no such form."""
     found = _FRAME.match(frame)
-    return Place(file=found["file"], line=int(found["line"])) if found else None
+    return CodePlace(file=found["file"], line=int(found["line"])) if found else None
 
 
 def changed_lines(before: str | None, now: str) -> tuple[tuple[int, int], ...]:

@@ -9,7 +9,7 @@ from holdfast.models.base import Frozen
 from holdfast.policies.config.pool import SparePoolPolicy
 
 
-class Group(Frozen):
+class MachineGroup(Frozen):
     """One group with its rules."""
 
     name: str
@@ -17,10 +17,10 @@ class Group(Frozen):
     policy: SparePoolPolicy
 
 
-def groups(policy: SparePoolPolicy) -> tuple[Group, ...]:
+def groups(policy: SparePoolPolicy) -> tuple[MachineGroup, ...]:
     """Return all groups, in the order of the file; the nameless rest last."""
     named = tuple(
-        Group(
+        MachineGroup(
             name=name,
             policy=policy.model_copy(
                 update={key: value for key, value in rules if key != "machines" and value is not None}
@@ -28,7 +28,7 @@ def groups(policy: SparePoolPolicy) -> tuple[Group, ...]:
         )
         for name, rules in policy.groups.items()
     )
-    return (*named, Group(name="", policy=policy))
+    return (*named, MachineGroup(name="", policy=policy))
 
 
 def group_of(machine: str, policy: SparePoolPolicy) -> str:

@@ -18,7 +18,7 @@ from holdfast.policies.config.repair_policy import RepairPolicy
 from holdfast.policies.pool import planned_move
 
 
-class Move(Frozen):
+class NextStep(Frozen):
     """The next step, and why."""
 
     step: Step
@@ -103,7 +103,7 @@ def _asks(alert: Alert) -> tuple[Ask | None, str]:  # noqa: PLR0911  (a table)
     return ask, f"Xid {entry.code}, {entry.name}"
 
 
-def next_move(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> Move | None:
+def next_move(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> NextStep | None:
     """Return the next step of an open repair; None: it is over.
 
     Args:
@@ -117,59 +117,59 @@ def next_move(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, no
     return _after_last(repair) if repair.steps else _first(repair, recent, policy, now)
 
 
-def _after_last(repair: Repair) -> Move | None:
+def _after_last(repair: Repair) -> NextStep | None:
     last = repair.steps[-1]
     if last.step is Step.TICKET:
-        return Move(step=Step.TICKET, why=_why_ticket(repair))
+        return NextStep(step=Step.TICKET, why=_why_ticket(repair))
     match last.state:
         case StepState.BEGUN:
             return _again(last.step, last.times)
         case StepState.FAILED:
             return _after_failure(repair, last.step, last.said)
         case StepState.SKIPPED if last.step is not Step.DIAGNOSE:
-            return Move(step=Step.TICKET, why=f"{last.step.value} cannot be done here: {last.said}")
+            return NextStep(step=Step.TICKET, why=f"{last.step.value} cannot be done here: {last.said}")
     return _after(last.step)
 
 
-def _first(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> Move:
+def _first(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> NextStep:
     if repair.asked is Ask.HANDS:
-        return Move(step=Step.TICKET, why=f"{repair.why}: no command repairs that")
+        return NextStep(step=Step.TICKET, why=f"{repair.why}: no command repairs that")
     before = [past for past in recent if past.id != repair.id and past.opened_at > now - policy.window_s]
     tried = [past for past in before if any(done.step in _ON_THE_MACHINE for done in past.steps)]
     if len(tried) >= policy.most:
         days = policy.window_s / 86_400
-        return Move(
+        return NextStep(
             step=Step.TICKET,
             why=f"{repair.why}: repaired {len(tried)} times in the last {days:g} days, at most {policy.most} are tried",
         )
-    return Move(step=Step(repair.asked.value), why=repair.why)
+    return NextStep(step=Step(repair.asked.value), why=repair.why)
 
 
-def _again(step: Step, times: int) -> Move:
+def _again(step: Step, times: int) -> NextStep:
     """Repeat a step in the middle of which a run was killed. All steps are safe to repeat."""
     if times >= INTERRUPTED_MOST:
-        return Move(step=Step.TICKET, why=f"{step.value} was interrupted {times} times")
-    return Move(step=step, why="the run before did not end it")
+        return NextStep(step=Step.TICKET, why=f"{step.value} was interrupted {times} times")
+    return NextStep(step=step, why="the run before did not end it")
 
 
-def _after_failure(repair: Repair, step: Step, said: str) -> Move:
+def _after_failure(repair: Repair, step: Step, said: str) -> NextStep:
     """Follow a failed reset by a restart; after that a person is needed at the machine."""
     restarted = any(done.step is Step.RESTART_MACHINE for done in repair.steps)
     if step is Step.RESET_GPU and not restarted:
-        return Move(step=Step.RESTART_MACHINE, why=f"the reset did not work: {said}")
-    return Move(step=Step.TICKET, why=f"{step.value} failed: {said}")
+        return NextStep(step=Step.RESTART_MACHINE, why=f"the reset did not work: {said}")
+    return NextStep(step=Step.TICKET, why=f"{step.value} failed: {said}")
 
 
-def _after(step: Step) -> Move | None:
+def _after(step: Step) -> NextStep | None:
     match step:
         case Step.RESET_GPU | Step.RESTART_MACHINE:
-            return Move(step=Step.DIAGNOSE, why="to see whether it worked")
+            return NextStep(step=Step.DIAGNOSE, why="to see whether it worked")
         case Step.DIAGNOSE:
-            return Move(step=Step.RETURN, why="there is no evidence against it")
+            return NextStep(step=Step.RETURN, why="there is no evidence against it")
         case Step.RETURN:
-            return Move(step=Step.CHECK, why="before any job may have it")
+            return NextStep(step=Step.CHECK, why="before any job may have it")
         case Step.CHECK:
-            return Move(step=Step.ADMIT, why="it passed")
+            return NextStep(step=Step.ADMIT, why="it passed")
     return None
 
 

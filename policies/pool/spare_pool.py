@@ -18,7 +18,7 @@ from holdfast.policies.config.pool import SparePoolPolicy
 HOURS_PER_DAY = 24.0
 
 
-class History(Frozen):
+class GroupHistory(Frozen):
     """Failures and size of a group of machines in the past."""
 
     group: str = ""
@@ -29,7 +29,7 @@ class History(Frozen):
     machine_days: float = 0.0
 
 
-class Cost(Frozen):
+class PoolCost(Frozen):
     """Cost and saving of a pool of ``size``, in machine-hours per day."""
 
     size: int
@@ -58,7 +58,7 @@ class Catastrophe(Frozen):
     """Seconds until the job can start again."""
 
 
-class Plan(Frozen):
+class PoolPlan(Frozen):
     """The pool of one group, and the reasoning."""
 
     group: str
@@ -79,7 +79,7 @@ class Plan(Frozen):
     coverage: float
     """Share of replenish times in which ``target`` is enough."""
     catastrophe: Catastrophe
-    costs: tuple[Cost, ...]
+    costs: tuple[PoolCost, ...]
     """Costs by size, from none to a little more than the target."""
     cheapest: int
     """The size whose net saving is greatest."""
@@ -160,8 +160,8 @@ def rate_interval(
 
 
 def plan(
-    history: History, policy: SparePoolPolicy, current: int | None = None, rate: float | None = None
-) -> Plan:
+    history: GroupHistory, policy: SparePoolPolicy, current: int | None = None, rate: float | None = None
+) -> PoolPlan:
     """Size the pool of one group.
 
     Args:
@@ -183,7 +183,7 @@ def plan(
     target, why = _held(n, known, computed, policy, current)
     catastrophe = _catastrophe(n, target, policy)
     costs = _costs(max(computed, target) + 2, n, known, policy)
-    return Plan(
+    return PoolPlan(
         group=history.group,
         machines=n,
         failures=history.failures,
@@ -255,20 +255,20 @@ def _catastrophe(n: int, target: int, policy: SparePoolPolicy) -> Catastrophe:
     )
 
 
-def _costs(most: int, n: int, rate: float, policy: SparePoolPolicy) -> tuple[Cost, ...]:
+def _costs(most: int, n: int, rate: float, policy: SparePoolPolicy) -> tuple[PoolCost, ...]:
     enough = binom.cdf(range(most + 1), n, probability(rate, policy.replenish_h))
     spared_h = n * max(0.0, policy.reschedule_s - policy.swap_s) / 3600
     costs, served = [], 0.0
     for k, covered in enumerate(map(float, enough)):
         per_day = served * HOURS_PER_DAY / policy.replenish_h
-        costs.append(Cost(size=k, coverage=covered, idle=k * HOURS_PER_DAY, saved=per_day * spared_h))
+        costs.append(PoolCost(size=k, coverage=covered, idle=k * HOURS_PER_DAY, saved=per_day * spared_h))
         # E[min(X, k)] = sum over j < k of P(X > j): failures per replenish time that find a standby.
         served += 1 - covered
     return tuple(costs)
 
 
 def _rate_reason(
-    history: History, rate: float, interval: tuple[float, float], policy: SparePoolPolicy, *, given: bool
+    history: GroupHistory, rate: float, interval: tuple[float, float], policy: SparePoolPolicy, *, given: bool
 ) -> str:
     if given:
         return f"{rate:.5g} failures per machine and day, as given"

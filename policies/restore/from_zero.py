@@ -19,7 +19,7 @@ from holdfast.policies.restore.restore_plan import NOTHING
 _MOST_REASONS = 4
 
 
-class Act(StrEnum):
+class Consequence(StrEnum):
     """The consequence of a restore plan."""
 
     GO_ON = "go_on"
@@ -30,7 +30,7 @@ class Act(StrEnum):
     """A person decides."""
 
 
-class Facts(Frozen):
+class PlanFacts(Frozen):
     """Known facts when a plan is made."""
 
     job: str
@@ -54,7 +54,7 @@ class Facts(Frozen):
 class Decision(Frozen):
     """The decision, and its reason."""
 
-    act: Act
+    act: Consequence
     why: str = ""
     options: tuple[str, ...] = ()
     """A person's options, as commands."""
@@ -65,7 +65,7 @@ class Decision(Frozen):
         return "; ".join([self.why, *(f"or {each}" if n else each for n, each in enumerate(self.options))])
 
 
-def decide(facts: Facts, policy: RestorePolicy) -> Decision:
+def decide(facts: PlanFacts, policy: RestorePolicy) -> Decision:
     """Decide whether to go on, wait or ask.
 
     Args:
@@ -75,17 +75,17 @@ def decide(facts: Facts, policy: RestorePolicy) -> Decision:
     if facts.plan.tier is not None:
         return _with_state(facts, policy)
     if not facts.reached and not facts.saved:
-        return Decision(act=Act.GO_ON, why="it has completed no step: from scratch")
+        return Decision(act=Consequence.GO_ON, why="it has completed no step: from scratch")
     if missing := _away(facts):
         return _wait_or_ask(facts, policy, missing)
     if not facts.saved:
         return Decision(
-            act=Act.GO_ON,
+            act=Consequence.GO_ON,
             why=f"no state of job {facts.job} was ever saved (it had reached step {facts.reached}): from scratch",
         )
     if _setting(facts, policy) is FromScratch.ALLOW:
-        return Decision(act=Act.GO_ON, why=f"{_lost(facts)}. from_scratch is allow: from scratch")
-    return Decision(act=Act.ASK, why=_lost(facts), options=_options(facts, policy))
+        return Decision(act=Consequence.GO_ON, why=f"{_lost(facts)}. from_scratch is allow: from scratch")
+    return Decision(act=Consequence.ASK, why=_lost(facts), options=_options(facts, policy))
 
 
 def pause_s(tries: int, policy: RestorePolicy) -> float:
@@ -98,34 +98,34 @@ def reads_store(plan: RestorePlan) -> bool:
     return plan.tier is Tier.S3 or any(source.tier is Tier.S3 for source in plan.sources)
 
 
-def _with_state(facts: Facts, policy: RestorePolicy) -> Decision:
+def _with_state(facts: PlanFacts, policy: RestorePolicy) -> Decision:
     if facts.store_error and reads_store(facts.plan):
         return _wait_or_ask(facts, policy, f"S3 does not answer ({facts.store_error})")
-    return Decision(act=Act.GO_ON)
+    return Decision(act=Consequence.GO_ON)
 
 
-def _away(facts: Facts) -> str:
+def _away(facts: PlanFacts) -> str:
     missing = [f"S3 does not answer ({facts.store_error})"] if facts.store_error else []
     missing += [f"{join_names(facts.silent)} do not answer"] if facts.silent else []
     return " and ".join(missing)
 
 
-def _wait_or_ask(facts: Facts, policy: RestorePolicy, missing: str) -> Decision:
+def _wait_or_ask(facts: PlanFacts, policy: RestorePolicy, missing: str) -> Decision:
     where = f"step {facts.plan.step} lies there" if facts.plan.tier else "nowhere else is a usable state"
     why = f"{missing}; {where}; the job had reached step {facts.reached}"
     if facts.waited_s < policy.wait_s:
-        return Decision(act=Act.WAIT, why=why)
+        return Decision(act=Consequence.WAIT, why=why)
     waited = f"{why}; waited {facts.waited_s:.0f} s"
-    return Decision(act=Act.ASK, why=waited, options=_options(facts, policy))
+    return Decision(act=Consequence.ASK, why=waited, options=_options(facts, policy))
 
 
-def _lost(facts: Facts) -> str:
+def _lost(facts: PlanFacts) -> str:
     reasons = [each for each in facts.plan.reasons if each != NOTHING][:_MOST_REASONS]
     found = "; ".join(reasons) or "machines hold no complete step, and S3 has none"
     return f"job {facts.job} had reached step {facts.reached}; no saved step is usable: {found}"
 
 
-def _options(facts: Facts, policy: RestorePolicy) -> tuple[str, ...]:
+def _options(facts: PlanFacts, policy: RestorePolicy) -> tuple[str, ...]:
     """Return a person's options; nothing was started and nothing is deleted until the answer."""
     back = (
         "S3"
@@ -143,5 +143,5 @@ def _options(facts: Facts, policy: RestorePolicy) -> tuple[str, ...]:
     return tuple(options)
 
 
-def _setting(facts: Facts, policy: RestorePolicy) -> FromScratch:
+def _setting(facts: PlanFacts, policy: RestorePolicy) -> FromScratch:
     return facts.from_scratch or policy.from_scratch

@@ -11,7 +11,7 @@ from holdfast.models.roles import Place, RoleSpec, WithTrainer
 
 
 @dataclass(frozen=True)
-class Placed:
+class RolePlaces:
     """The places of a role from now on, and the replicas for which there is no room."""
 
     places: tuple[Place, ...]
@@ -29,7 +29,7 @@ def place(  # noqa: PLR0917
     now: float = 0.0,
     lingering: Collection[int] = (),
     ending: Collection[int] = (),
-) -> Placed:
+) -> RolePlaces:
     """Return where each replica of ``name`` belongs.
 
     Args:
@@ -61,7 +61,7 @@ def place(  # noqa: PLR0917
             )
     missing = [index for index in range(role.replicas) if index not in kept and index not in ending]
     if not missing:
-        return Placed(tuple(kept[index] for index in sorted(kept)))
+        return RolePlaces(tuple(kept[index] for index in sorted(kept)))
     room = _Room(role, machines, (each.machine for each in kept.values()), load or {})
     unplaced = []
     for index in missing:
@@ -85,7 +85,7 @@ def place(  # noqa: PLR0917
             tried=tried,
             incident=old.incident if old else "",
         )
-    return Placed(tuple(kept[index] for index in sorted(kept)), tuple(unplaced))
+    return RolePlaces(tuple(kept[index] for index in sorted(kept)), tuple(unplaced))
 
 
 def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:

@@ -11,7 +11,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class ReplicaEnd:
     """One run of a replica that has ended."""
 
     lasted_s: float
@@ -24,7 +24,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Next:
+class RestartDecision:
     """Decision about a replica that ended: ``pause_s`` None: it does not start again."""
 
     pause_s: float | None
@@ -34,7 +34,9 @@ class Next:
     """Why it is given up here; empty with no pause: it is done."""
 
 
-def after(ended: Ended, rule: Restart, failures: int, restarts: Sequence[float], now: float) -> Next:
+def after(
+    ended: ReplicaEnd, rule: Restart, failures: int, restarts: Sequence[float], now: float
+) -> RestartDecision:
     """Return what follows a run.
 
     Args:
@@ -47,15 +49,15 @@ def after(ended: Ended, rule: Restart, failures: int, restarts: Sequence[float],
     failures = 0 if ended.good(rule) else failures + 1
     done = ended.exit_code == 0 and rule.when is not RestartWhen.ALWAYS
     if done or (rule.when is RestartWhen.NEVER and ended.exit_code == 0):
-        return Next(None, failures)
+        return RestartDecision(None, failures)
     if rule.when is RestartWhen.NEVER:
-        return Next(None, failures, "it failed, and is never restarted (restart.when)")
+        return RestartDecision(None, failures, "it failed, and is never restarted (restart.when)")
     if failures >= rule.failures:
-        return Next(None, failures, f"{failures} failures in a row (restart.failures)")
+        return RestartDecision(None, failures, f"{failures} failures in a row (restart.failures)")
     within = sum(1 for at in restarts if now - at < HOUR_S)
     if rule.per_hour and within >= rule.per_hour:
-        return Next(None, failures, f"{within} restarts within an hour (restart.per_hour)")
-    return Next(pause_s(rule, failures), failures)
+        return RestartDecision(None, failures, f"{within} restarts within an hour (restart.per_hour)")
+    return RestartDecision(pause_s(rule, failures), failures)
 
 
 def pause_s(rule: Restart, failures: int) -> float:

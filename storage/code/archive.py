@@ -83,7 +83,7 @@ def unpack(archive: bytes, version: str, folder: Path) -> None:
             raise _damaged(version, f"link {entry.name} leads outside")
 
 
-class Listed(NamedTuple):
+class ListedFile(NamedTuple):
     """One file or link of an archive, without its content."""
 
     name: str
@@ -92,13 +92,15 @@ class Listed(NamedTuple):
     """SHA-256 of the content (of a link: its target)."""
 
 
-def listing(archive: bytes, version: str) -> list[Listed]:
+def listing(archive: bytes, version: str) -> list[ListedFile]:
     """List the content of the archive of ``version``.
 
     Raises:
         UnknownError: it is no such archive.
     """
-    return [Listed(entry.name, entry.kind, _digest(entry.content)) for entry in _entries(archive, version)]
+    return [
+        ListedFile(entry.name, entry.kind, _digest(entry.content)) for entry in _entries(archive, version)
+    ]
 
 
 def content(archive: bytes, version: str, name: str) -> bytes | None:
@@ -110,7 +112,7 @@ def content(archive: bytes, version: str, name: str) -> bytes | None:
     return next((e.content for e in _entries(archive, version) if e.name == name and e.kind != "l"), None)
 
 
-def difference(folder: Path, expected: Iterable[Listed]) -> str:
+def difference(folder: Path, expected: Iterable[ListedFile]) -> str:
     """Describe what of ``expected`` is not in ``folder`` as packed; empty: all of it is. Other files do not matter."""
     for each in expected:
         path = folder / each.name

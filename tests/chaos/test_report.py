@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.chaos import report as reports
 from holdfast.chaos.plan import Strike
-from holdfast.chaos.report import Report, Seen
+from holdfast.chaos.report import ChaosReport, JobSeen
 from holdfast.chaos.strike import Hit
 from holdfast.demo.weights import Comparison
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
@@ -43,16 +43,18 @@ def evicts(machine: str) -> Action:
     )
 
 
-def seen(until: float, stuck_from: float | None = None, stuck_to: float = 0, well: bool = True) -> list[Seen]:
+def seen(
+    until: float, stuck_from: float | None = None, stuck_to: float = 0, well: bool = True
+) -> list[JobSeen]:
     """A step a second, but for a while."""
     step, found = 0, []
     for at in range(int(until)):
         step += not (stuck_from is not None and stuck_from <= at < stuck_to)
-        found.append(Seen(at=at, step=step, well=well))
+        found.append(JobSeen(at=at, step=step, well=well))
     return found
 
 
-def made(struck: list[Struck], incidents: list[Incident], looks: list[Seen], **more: Any) -> Report:
+def made(struck: list[Struck], incidents: list[Incident], looks: list[JobSeen], **more: Any) -> ChaosReport:
     actions = more.pop("actions", {})
     state = more.pop("state", JobState.DONE)
     measured = ettr.measure(History(), 100.0)

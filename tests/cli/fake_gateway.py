@@ -110,7 +110,7 @@ class FakeGateway:
         policy = Policy.load().spare_pool
         plans = [
             spare_pool.plan(
-                spare_pool.History(group=name, machines=4, failures=2, machine_days=100.0), policy
+                spare_pool.GroupHistory(group=name, machines=4, failures=2, machine_days=100.0), policy
             )
             for name in self.groups
         ]

@@ -11,11 +11,11 @@ from rich.console import Console
 from holdfast.demo import outcome, page, report
 from holdfast.demo.chart import ticks
 from holdfast.demo.observer import Sample
-from holdfast.demo.story import Injected
+from holdfast.demo.story import AnsweredFault
 from holdfast.models.alert import IncidentClass, IncidentState
 from tests.demo.world import KILL_MACHINE, KILL_RANK, action, incident
 
-INJECTED = Injected(KILL_RANK, "m1", 3, at=1000.0, incident_id="demo-1-1")
+INJECTED = AnsweredFault(KILL_RANK, "m1", 3, at=1000.0, incident_id="demo-1-1")
 INCIDENT = incident(
     1,
     IncidentClass.JOB_CRASH,
@@ -131,7 +131,7 @@ def test_each_problem_is_named(change: dict[str, object], words: str) -> None:
 
 def test_evicting_another_machine_is_a_problem() -> None:
     """The playbook must find the machine that was hit; what was injected is not taken for what was found."""
-    injected = Injected(KILL_MACHINE, "m1", None, at=1000.0, incident_id="demo-1-1")
+    injected = AnsweredFault(KILL_MACHINE, "m1", None, at=1000.0, incident_id="demo-1-1")
     wrong = report.incident_line(INCIDENT, [*ACTIONS, action("evict:m2", 1000.6, 1000.7)], injected)
     assert report.problems([injected], 1, [wrong], "done", True) == (
         "kill-machine hit m1, and the playbook evicted m2",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from holdfast.demo.faults import SCHEDULE, Fault
+from holdfast.demo.faults import SCHEDULE, ScheduledFault
 from holdfast.demo.observer import Observer
 from holdfast.demo.story import CALM_STEPS, Story, recovered
 from holdfast.demo.view import View
@@ -20,7 +20,7 @@ def observer_of(world: World) -> Observer:
     return Observer(world, "demo-1", now=world.clock.now, sleep=world.clock.advance)
 
 
-def story_of(world: World, schedule: Sequence[Fault]) -> Story:
+def story_of(world: World, schedule: Sequence[ScheduledFault]) -> Story:
     return Story(observer_of(world), schedule, world.inject, 2, lambda _: None)
 
 

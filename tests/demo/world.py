@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.clock import FakeClock
-from holdfast.demo.faults import Fault
+from holdfast.demo.faults import ScheduledFault
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 
@@ -14,10 +14,10 @@ CLASS_OF = {
     "kill-machine": IncidentClass.MACHINE_FAULT,
     "hang-rank": IncidentClass.JOB_HANG,
 }
-KILL_RANK = Fault(
+KILL_RANK = ScheduledFault(
     name="kill-rank", title="a rank dies", expected=IncidentClass.JOB_CRASH, slot=1, local_rank=1
 )
-KILL_MACHINE = Fault(
+KILL_MACHINE = ScheduledFault(
     name="kill-machine",
     title="a machine dies",
     expected=IncidentClass.MACHINE_FAULT,

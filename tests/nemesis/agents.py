@@ -15,8 +15,8 @@ from holdfast.agent.ranks.watch import RunEvents, Watch
 from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
-from holdfast.agent.uplink.lease import Lease
-from holdfast.agent.uplink.parts import Parts
+from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.agent.uplink.parts import HeartbeatParts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
@@ -50,7 +50,7 @@ class SimAgent(Agent):
         self._port.address = f"{host.name}:2"
         self.standing = Standing(lambda: site.scheduler.now)
         client = Client(site.network, process, 3.0)
-        self._parts = Parts()
+        self._parts = HeartbeatParts()
         self._reporter = Reporter(
             ",".join(site.settings.gateways),
             site.secret,
@@ -97,7 +97,7 @@ class SimAgent(Agent):
         means = Means(host.name, nowhere, nowhere, *surroundings, self._reporter.hurry)
         self.roles = Supervisor(means, self._supply.code, self.jobs.live)
         self._vitals = wire.Vitals
-        self._lease = Lease(
+        self._lease = LeaseWatch(
             self.standing,
             site.secret,
             knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),

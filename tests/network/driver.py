@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from holdfast.drivers.agent_starter import AgentStarter, start_alone
-from holdfast.drivers.local import Evicted, LocalDriver
+from holdfast.drivers.local import EvictedMarker, LocalDriver
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 from holdfast.settings import Settings
@@ -62,7 +62,7 @@ class LabDriver(LocalDriver):
         if self.reaches(machine):
             super().evict(machine, scope, reason, incarnation)
             return
-        marker = Evicted(scope=scope, reason=reason, at=time.time())
+        marker = EvictedMarker(scope=scope, reason=reason, at=time.time())
         (machine_dir(self.home, machine) / "evicted.json").write_text(marker.model_dump_json())
 
     def reaches(self, machine: str) -> bool:

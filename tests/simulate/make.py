@@ -6,13 +6,13 @@ from typing import Any
 
 from holdfast.models.alert import AlertKind
 from holdfast.models.job import Parallelism
-from holdfast.simulate.scenario import Cause, Scenario, Sign, Strategy, Symptom, Variant
+from holdfast.simulate.scenario import Cause, Scenario, Strategy, Symptom, SymptomSign, Variant
 
 DEFAULT = Scenario.load()
 LOST = Symptom(
     count=1,
     causes={Cause.MACHINE: 1},
-    signs=(Sign(kind=AlertKind.MACHINE_LOST),),
+    signs=(SymptomSign(kind=AlertKind.MACHINE_LOST),),
     detect_s=10,
     timeout_s=600,
     found_share=1,

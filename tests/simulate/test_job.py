@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.policy import Policy
 from holdfast.simulate.job import HUMAN, MERGED, MOVED, ROLLBACK, UPDATE, live
-from holdfast.simulate.saving import Progress
-from holdfast.simulate.scenario import DAY_S, Cause, Sign, Strategy, Symptom, Variant
+from holdfast.simulate.saving import SavedProgress
+from holdfast.simulate.scenario import DAY_S, Cause, Strategy, Symptom, SymptomSign, Variant
 from tests.simulate.make import DEFAULT, LOST, scenario
 
 POLICY = Policy.load()
@@ -26,7 +26,7 @@ def symptom(cause: Cause, kind: AlertKind = AlertKind.RANK_EXIT, **changes: Any)
     facts: dict[str, Any] = {
         "count": 1,
         "causes": {cause: 1},
-        "signs": (Sign(kind=kind, evidence=evidence),),
+        "signs": (SymptomSign(kind=kind, evidence=evidence),),
         "detect_s": 1,
         "timeout_s": 600,
     }
@@ -125,7 +125,9 @@ def test_new_code_is_started_in_new_processes() -> None:
 @pytest.mark.parametrize(("diagnose_s", "kept"), [(100.0, True), (130.0, False)])
 def test_processes_wait_no_longer_than_the_policy_says(diagnose_s: float, kept: bool) -> None:
     """120 s from the stop, that the diagnosis takes its part of (the rank's own error asks for it first)."""
-    raised = Sign(kind=AlertKind.RANK_EXIT, evidence={"exit_code": 1, "error_type": "AcceleratorError"})
+    raised = SymptomSign(
+        kind=AlertKind.RANK_EXIT, evidence={"exit_code": 1, "error_type": "AcceleratorError"}
+    )
     other = symptom(Cause.TRANSIENT).model_copy(update={"signs": (raised,)})
     what = scenario(
         {"diagnose_s": diagnose_s},
@@ -238,7 +240,7 @@ def test_no_step_is_lost_or_counted_twice(
 ) -> None:
     """Whatever the pattern of stretches: time of steps fits the stretch, new steps add up to the furthest."""
     what = scenario({}, {"write_s": write_s, "every_step_share": share}, step_s=step_s)
-    progress = Progress(what, Variant(checkpoint_s=interval_s))
+    progress = SavedProgress(what, Variant(checkpoint_s=interval_s))
     new_steps = 0
     for wall_s in stretches:
         before = progress.position

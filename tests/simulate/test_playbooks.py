@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.models.alert import IncidentClass
-from holdfast.simulate.playbooks import NOT_SIMULATED, PLAYBOOKS, Step, steps
+from holdfast.simulate.playbooks import NOT_SIMULATED, PLAYBOOKS, PlaybookStep, steps
 
 FLOWS = Path(__file__).parents[2] / "flows"
 
@@ -52,7 +52,7 @@ def test_every_class_is_declared_or_has_no_fault() -> None:
 
 def test_every_step_is_a_step_of_some_playbook() -> None:
     """None is left of an earlier flow."""
-    assert {step for each in PLAYBOOKS.values() for step in each} == set(Step)
+    assert {step for each in PLAYBOOKS.values() for step in each} == set(PlaybookStep)
 
 
 def test_a_class_of_a_package_recovers_as_from_a_crash() -> None:

@@ -28,7 +28,7 @@ from holdfast.tasks import evict as evicting
 from holdfast.tasks import repair, repair_acts, standby_checks
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
-from holdfast.tasks.repair import Held, Repairing
+from holdfast.tasks.repair import HeldRepair, Repairing
 from tests.tasks.repair_tools import Tools
 
 POLICY = "repair: {enabled: true, burn_in_s: 3, reset_s: 20, return_s: 5, diagnose: 'eud'}\n"
@@ -154,7 +154,7 @@ async def evicted(ctx: Context, xid: int = 119) -> Repair:
     return repairs[0]
 
 
-async def run(most: int = 20) -> Held | None:
+async def run(most: int = 20) -> HeldRepair | None:
     """The flow, as it is in one run; what it took up."""
     held = await repair.take_up.fn(Repairing())
     for each in held:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from holdfast.deployments.gateway.api.sanitize import clean
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
-from holdfast.deployments.gateway.page.session import Session
+from holdfast.deployments.gateway.page.session import LoginSession
 from holdfast.deployments.gateway.site import Site
 from holdfast.errors import HoldfastError
 from holdfast.models.base import Frozen
@@ -60,7 +60,7 @@ class Asker(Frozen):
 def who(request: Request, named: str = "") -> Asker:
     """Return the sender of a request: the login's name, else the one in its body, else in its header."""
     source = request.client.host if request.client else ""
-    session: Session | None = getattr(request.state, "session", None)
+    session: LoginSession | None = getattr(request.state, "session", None)
     if session:
         return Asker(by=clean(session.by), via="page", source=source)
     header = unquote(request.headers.get(BY_HEADER, ""))[:_NAME_CHARS]

@@ -40,7 +40,7 @@ class Pause(Frozen):
     at_step: int = Field(0, ge=0)
 
 
-class Move(Frozen):
+class MoveBody(Frozen):
     """A machine that the job is to leave."""
 
     machine: MachineName
@@ -118,7 +118,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return await done(who(request).asks("stop", name), lambda: _stop(gateway, name))
 
     @router.post("/jobs/{name}/move")
-    async def move(request: Request, name: JobName, body: Move) -> Outcome:
+    async def move(request: Request, name: JobName, body: MoveBody) -> Outcome:
         job = await site.job(name)
         reason = f"off {body.machine} ({body.source.value}) {body.reason}".strip()
         asked = who(request, body.by).asks("move", name, reason)
@@ -205,7 +205,7 @@ async def _must_be_idle(gateway: Gateway, job: Job) -> None:
         )
 
 
-async def _move(gateway: Gateway, job: Job, wanted: Move) -> Outcome:
+async def _move(gateway: Gateway, job: Job, wanted: MoveBody) -> Outcome:
     now = gateway.site.clock.now()
     if wanted.machine not in job.machines:
         serving = ", ".join(job.machines) or "none"

@@ -15,7 +15,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.agent import Report
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
-from holdfast.policies.detect.replicas import Found, Held, Key, Known, judge
+from holdfast.policies.detect.replicas import HeldState, Key, KnownResults, RoundResult, judge
 from holdfast.policies.diagnose.groups import place_of
 
 OPEN = 2
@@ -34,7 +34,7 @@ class _Job:
 
     identity: tuple[object, ...]
     epoch: int = 0
-    learned: dict[Key, Known] = field(default_factory=dict)
+    learned: dict[Key, KnownResults] = field(default_factory=dict)
     open: dict[int, Round] = field(default_factory=dict)
     due: list[tuple[int, Round]] = field(default_factory=list)
     lists: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Replicas:
 
     async def _judge(self, job: Job, known: _Job, step: int, told: Round) -> None:
         limits = self._site.policy.detect.replicas
-        held = [Held(rank, _place(job, rank), *digests) for rank, digests in told.items()]
+        held = [HeldState(rank, _place(job, rank), *digests) for rank, digests in told.items()]
         found, known.learned = await asyncio.to_thread(judge, held, known.learned, limits)
         known.good = [each for each in known.good if each[0] < step]  # later steps are computed again
         if found.by_design:
@@ -146,7 +146,7 @@ class _Telling:
     good: int | None
     now: float
 
-    def alerts(self, found: Found, ranks: int) -> list[Alert]:
+    def alerts(self, found: RoundResult, ranks: int) -> list[Alert]:
         """Return one alert per machine with an odd rank, or one without a machine when the odd rank cannot be found."""
         by_machine: defaultdict[str, list[int]] = defaultdict(list)
         for rank in found.odd:

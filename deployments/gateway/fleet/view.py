@@ -20,7 +20,7 @@ OUT_OF_SERVICE = (MachineState.CORDONED, MachineState.GONE)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenHeartbeat:
     """The newest heartbeat of one machine, and when it arrived (the gateway's clock)."""
 
     beat: Heartbeat
@@ -37,7 +37,7 @@ class Fleet:
         self.jobs: dict[str, Job] = {}
         self.heard: dict[tuple[str, str], float] = {}
         """When machines (name, incarnation) were last heard, if not written to the ledger yet."""
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenHeartbeat] = {}
         self._heard_from: dict[str, float] = {}
         self._answered: dict[str, float] = {}
         self._ring: list[str] = []
@@ -73,7 +73,7 @@ class Fleet:
 
     def observe(self, beat: Heartbeat, now: float, *, whole: bool = True) -> None:
         """Keep a heartbeat of an admitted machine; not ``whole``: parts of it could not be read."""
-        self._seen[beat.machine] = Seen(beat, now, whole)
+        self._seen[beat.machine] = SeenHeartbeat(beat, now, whole)
         self._heard_from[beat.machine] = now
 
     def registered(self, machine: Machine, now: float) -> None:

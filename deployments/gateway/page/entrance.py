@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.api.audit import audited, who
 from holdfast.deployments.gateway.api.sanitize import clean
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page import assets
-from holdfast.deployments.gateway.page.session import Session, Sessions
+from holdfast.deployments.gateway.page.session import LoginSession, Sessions
 from holdfast.errors import UnauthorizedError, UnknownError
 from holdfast.models.base import Frozen
 
@@ -33,7 +33,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
     router = APIRouter()
     files, ledger = assets.load(), gateway.site.ledger
 
-    async def _note(request: Request, session: Session, act: str) -> None:
+    async def _note(request: Request, session: LoginSession, act: str) -> None:
         asked = who(request, session.by).asks(act, session.id).model_copy(update={"via": "page"})
         await audited(gateway.site, asked, _nothing, lambda _: "")
 
@@ -48,7 +48,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         return RedirectResponse("/ui/")
 
     @router.post("/ui/login")
-    async def login(request: Request, body: Login, response: Response) -> Session:
+    async def login(request: Request, body: Login, response: Response) -> LoginSession:
         try:
             cookie, session = sessions.login(body.secret, clean(body.by).strip() or "an unnamed person")
         except UnauthorizedError:
@@ -76,7 +76,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         return {"ok": True}
 
     @router.get("/ui/session")
-    async def session(request: Request) -> Session:
+    async def session(request: Request) -> LoginSession:
         found = sessions.read(request.cookies.get(sessions.cookie))
         if found is None:
             raise UnauthorizedError("not logged in")

@@ -36,7 +36,7 @@ class ForgedError(UnauthorizedError):
     status = 403
 
 
-class Session(Frozen):
+class LoginSession(Frozen):
     """One login."""
 
     by: str
@@ -57,7 +57,7 @@ class Sessions:
         self.cookie = f"holdfast_session_{port}"
         self._ended: set[str] = set()
 
-    def login(self, secret: str, by: str) -> tuple[str, Session]:
+    def login(self, secret: str, by: str) -> tuple[str, LoginSession]:
         """Return the cookie's value and the session.
 
         Raises:
@@ -65,7 +65,7 @@ class Sessions:
         """
         if not self._secret.accepts(secret.strip()):
             raise UnauthorizedError("wrong secret: it is the content of the secret file (`.holdfast/secret`)")
-        session = Session(by=by, id=secrets.token_hex(8), csrf=secrets.token_urlsafe(24))
+        session = LoginSession(by=by, id=secrets.token_hex(8), csrf=secrets.token_urlsafe(24))
         return self._signer().dumps([session.by, session.id, session.csrf]), session
 
     def end(self, *ids: str) -> None:
@@ -76,7 +76,7 @@ class Sessions:
         # Signs with the last, takes all.
         return URLSafeTimedSerializer(list(reversed(self._secret.all)), salt=_SALT)
 
-    def read(self, cookie: str | None) -> Session | None:
+    def read(self, cookie: str | None) -> LoginSession | None:
         """Return the session of a cookie; None: it is missing, forged, too old, or its session was logged out."""
         if not cookie:
             return None
@@ -84,7 +84,7 @@ class Sessions:
             by, number, csrf = self._signer().loads(cookie, max_age=self.life_s)
         except (BadData, ValueError, TypeError):
             return None
-        return None if number in self._ended else Session(by=by, id=number, csrf=csrf)
+        return None if number in self._ended else LoginSession(by=by, id=number, csrf=csrf)
 
 
 def must_be_of_the_page(method: str, path: str) -> None:
@@ -99,7 +99,7 @@ def must_be_of_the_page(method: str, path: str) -> None:
         )
 
 
-def must_not_be_forged(session: Session, method: str, headers: Mapping[str, str]) -> None:
+def must_not_be_forged(session: LoginSession, method: str, headers: Mapping[str, str]) -> None:
     """Refuse what a page of another site could send.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What goes over the wire between a shard port and its callers: lines of JSON, and the bytes of shards.
+"""Messages between a shard port and its callers: lines of JSON, and the bytes of shards.
 
 The header page is not sent: the receiver writes its own once it has checked the digest of what it received, so a
 transfer that was cut off never counts. The kernel moves the bytes from one file to the other's pages: apart from that

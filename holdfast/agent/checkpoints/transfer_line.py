@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 
-class Line:
+class TransferLine:
     """Sends messages in the order of the calls; made and used on the event loop.
 
     Args:

@@ -9,7 +9,7 @@ import multiprocessing
 from typing import Any
 
 from holdfast import errors
-from holdfast.agent.checkpoints.transfer_line import Line
+from holdfast.agent.checkpoints.transfer_line import TransferLine
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_main import run_named
@@ -26,7 +26,7 @@ class TransferProcess:
         self._settings = settings
         self._numbers = itertools.count()
         self._open: dict[int, asyncio.Future[Any]] = {}
-        self._line: Line | None = None
+        self._line: TransferLine | None = None
         self._process: Watched | None = None
         self._starting = asyncio.Lock()
 
@@ -41,7 +41,7 @@ class TransferProcess:
             )
             theirs.close()
             self._process = Watched(process, -1)
-            line = self._line = Line(ours, self._settle, lambda: self._ended(line))
+            line = self._line = TransferLine(ours, self._settle, lambda: self._ended(line))
 
     async def call(self, operation: str, timeout_s: float, **arguments: Any) -> Any:
         """Run one of :mod:`holdfast.agent.checkpoints.transfer_main`'s operations.
@@ -69,7 +69,7 @@ class TransferProcess:
             self._process.kill()
         self._lost()
 
-    def _ended(self, line: Line) -> None:
+    def _ended(self, line: TransferLine) -> None:
         if line is self._line:
             _log.warning("transfer process ended; the next call starts another")
             self._lost()

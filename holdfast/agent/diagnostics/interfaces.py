@@ -52,7 +52,7 @@ async def check(
 
 
 @dataclass(frozen=True)
-class Port:
+class ActivePort:
     """An active port of an adapter."""
 
     adapter: str
@@ -65,25 +65,25 @@ class Port:
         return self.adapter if self.number == "1" else f"{self.adapter}/{self.number}"
 
 
-def in_turns(ports: Sequence[Port], timeout_s: float) -> list[Sequence[Port]]:
+def in_turns(ports: Sequence[ActivePort], timeout_s: float) -> list[Sequence[ActivePort]]:
     """Return the ports in turns, one after the other; those of one turn are tested at once."""
     at_once = math.ceil(len(ports) / max(1, int(timeout_s / _EACH_S)))
     return [ports[first : first + at_once] for first in range(0, len(ports), at_once)]
 
 
-def _active(sysfs: Path) -> list[Port]:
-    found: list[Port] = []
+def _active(sysfs: Path) -> list[ActivePort]:
+    found: list[ActivePort] = []
     for state in sorted(sysfs.glob("*/ports/*/state")):
         try:
             if "ACTIVE" in state.read_text():
                 rate = state.with_name("rate").read_text().strip()
-                found.append(Port(state.parents[2].name, state.parent.name, rate))
+                found.append(ActivePort(state.parents[2].name, state.parent.name, rate))
         except OSError:
             continue
     return found
 
 
-async def _measured(machine: str, port: Port, tool: str, timeout_s: float) -> Finding:
+async def _measured(machine: str, port: ActivePort, tool: str, timeout_s: float) -> Finding:
     rates: list[float] = []
     try:
         async with asyncio.timeout(timeout_s):
@@ -104,7 +104,7 @@ async def _measured(machine: str, port: Port, tool: str, timeout_s: float) -> Fi
     )
 
 
-async def _write_bandwidth(tool: str, through: Port, timeout_s: float) -> float:
+async def _write_bandwidth(tool: str, through: ActivePort, timeout_s: float) -> float:
     """Return Gb/s of one run, with a server and a client on the same port.
 
     Raises:

@@ -11,7 +11,7 @@ _VIRTUAL = re.compile(r"^(?:loop|ram|zram|md|dm-|nbd|rbd|sr|fd|vd|xvd)")
 _MOUNTS_AT_MOST = 4 << 20
 
 
-class Blocks:
+class BlockDevices:
     """Block devices of one machine, read afresh."""
 
     def __init__(self, sys: Path, proc: Path) -> None:

@@ -26,7 +26,7 @@ _FILES = "loop"
 """Devices that are files: an image that is damaged is no fault of the machine that mounts it."""
 
 
-class Lines(Protocol):
+class LineSource(Protocol):
     """Source of new lines."""
 
     def lines(self) -> list[str]:
@@ -140,7 +140,7 @@ class KernelLog:
         return alert.model_copy(update={"fingerprint": f"{base}:{since:.3f}"})
 
 
-def follow(path: Path) -> Lines:
+def follow(path: Path) -> LineSource:
     """Follow a file, or the kernel's ring buffer when ``path`` is a device."""
     try:
         device = stat.S_ISCHR(os.stat(path).st_mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.agent.inspection.base import Sign
-from holdfast.agent.inspection.block import Blocks
+from holdfast.agent.inspection.block import BlockDevices
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.alert import AlertKind
 from holdfast.policies.classify.mdstat import Array, State, arrays, detail
@@ -32,7 +32,7 @@ class Raid:
         found = arrays(self._mdstat())
         if not found:
             return []
-        blocks = Blocks(self._sys, self._proc)
+        blocks = BlockDevices(self._sys, self._proc)
         return [sign(self._asked(array), in_use=blocks.in_use(array.name)) for array in found]
 
     def _mdstat(self) -> str:

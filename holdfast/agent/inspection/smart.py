@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.agent.inspection.base import Sign
-from holdfast.agent.inspection.block import Blocks
+from holdfast.agent.inspection.block import BlockDevices
 from holdfast.agent.inspection.rates import Rates
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.alert import AlertKind
@@ -63,7 +63,7 @@ class SmartDisks:
         return signs
 
     def _devices(self) -> list[str]:
-        return [f"/dev/{name}" for name in Blocks(self._sys, self._proc).disks()]
+        return [f"/dev/{name}" for name in BlockDevices(self._sys, self._proc).disks()]
 
     def _of(self, device: str, within_s: float | None = None) -> Iterator[Sign]:
         # -n: a disk that sleeps is left asleep.

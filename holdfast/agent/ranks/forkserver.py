@@ -81,7 +81,7 @@ class Spare:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenForkServer:
     """The fork server that an agent was started with (:mod:`holdfast.agent.starter`): a child of the agent's own."""
 
     pid: int
@@ -96,7 +96,7 @@ class Given:
         return json.dumps(dataclasses.astuple(self))
 
     @classmethod
-    def taken(cls) -> Given | None:
+    def taken(cls) -> GivenForkServer | None:
         """Return the server that this agent was started with, once; None: it was started alone."""
         if not (dumped := os.environ.pop(ENV_GIVEN, "")):
             return None
@@ -124,7 +124,7 @@ def modules(preload: Sequence[str]) -> list[str]:
 class ForkServer:
     """Forks processes; safe to use from several threads."""
 
-    def __init__(self, preload: Sequence[str], given: Given | None = None) -> None:
+    def __init__(self, preload: Sequence[str], given: GivenForkServer | None = None) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([ADOPTING, *modules(preload)])
         self._given = given is not None and given.used(modules(preload))
@@ -144,7 +144,7 @@ class ForkServer:
         """Pid of the server; 0: it was not started."""
         return int(getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", 0) or 0)
 
-    def forked(self, process: proc.Known) -> bool:
+    def forked(self, process: proc.KnownProcess) -> bool:
         """Return whether the server forked the process for us; else it adopted it."""
         return self._forked.get(process.pid) == process.started
 
@@ -167,7 +167,7 @@ class ForkServer:
             self._server = self.pid
         return process
 
-    def _remember(self, process: proc.Known) -> None:
+    def _remember(self, process: proc.KnownProcess) -> None:
         if len(self._forked) >= _REMEMBERED:
             alive = (known for pid in self._forked if (known := proc.look(pid)) and self.forked(known))
             self._forked = {known.pid: known.started for known in alive}

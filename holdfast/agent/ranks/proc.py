@@ -19,7 +19,7 @@ _STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownProcess:
     """One process; ``started`` (clock ticks since boot) distinguishes owners of one pid."""
 
     pid: int
@@ -51,12 +51,14 @@ class Known:
         return f"{self.pid} ({self.name}, state {self.state})"
 
 
-def look(pid: int) -> Known | None:
+def look(pid: int) -> KnownProcess | None:
     """Return the process; None: there is none."""
     name, fields = stat(pid)
     if not fields:
         return None
-    return Known(pid, int(fields[1]), fields[0].decode(), int(fields[19]), name.decode(errors="replace"))
+    return KnownProcess(
+        pid, int(fields[1]), fields[0].decode(), int(fields[19]), name.decode(errors="replace")
+    )
 
 
 def stat(pid: int) -> tuple[bytes, list[bytes]]:
@@ -90,9 +92,9 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def descendants(pids: Iterable[int]) -> list[Known]:
+def descendants(pids: Iterable[int]) -> list[KnownProcess]:
     """Return all processes below ``pids``."""
-    found: list[Known] = []
+    found: list[KnownProcess] = []
     ahead = list(pids)
     while ahead:
         below = [known for child in children(ahead.pop()) if (known := look(child))]

@@ -25,7 +25,7 @@ from holdfast.agent import wire
 from holdfast.agent.ranks import marks, proc, trackers
 from holdfast.agent.ranks.epoch_groups import EpochGroups
 from holdfast.agent.ranks.forkserver import ForkServer
-from holdfast.agent.ranks.proc import Known
+from holdfast.agent.ranks.proc import KnownProcess
 from holdfast.errors import UndyingError
 from holdfast.paths import ENV_AGENT, of_agent
 
@@ -103,10 +103,10 @@ class Remains:
             self._groups.close_abandoned()
             self._clear = True
 
-    async def _in_thread(self, find: Callable[[], Sequence[Known]]) -> list[int]:
+    async def _in_thread(self, find: Callable[[], Sequence[KnownProcess]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._end, find)
 
-    def _end(self, find: Callable[[], Sequence[Known]]) -> list[int]:
+    def _end(self, find: Callable[[], Sequence[KnownProcess]]) -> list[int]:
         """SIGKILL what ``find`` finds until two looks in a row find nothing: others are being forked meanwhile.
 
         The kernel's list of children may leave one out when another ends just then; not twice.
@@ -130,7 +130,7 @@ class Remains:
                 time.sleep(_AGAIN_S)
         return sorted(ended)
 
-    def _left(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[Known]:
+    def _left(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[KnownProcess]:
         """Return the processes of ``run`` (empty: of any), except those of whole ranks and the agent's own helpers."""
         members = {*self._groups.members(run)}
         if members and spared:
@@ -159,7 +159,7 @@ class Remains:
             return self._in_maps + rank.encode() in mapped
         return alone
 
-    def _of_former_agents(self) -> list[Known]:
+    def _of_former_agents(self) -> list[KnownProcess]:
         """Return every process that an agent of this machine other than this one started.
 
         Without torch's helpers: they end by themselves, and only they know whose tensors in shared memory to remove.
@@ -194,7 +194,7 @@ def _ancestors() -> Iterator[int]:
         known = proc.look(known.parent)
 
 
-def _cannot(left: Sequence[Known], within_s: float) -> str:
+def _cannot(left: Sequence[KnownProcess], within_s: float) -> str:
     told = ", ".join(map(str, left))
     return (
         f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {told}. In state D "

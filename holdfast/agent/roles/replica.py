@@ -125,12 +125,12 @@ class Supervised:
                 await self._clean()
             except Exception as error:  # whatever it is: it counts as a failed run, and another one follows
                 _log.warning("%s: %s", self.name, error or type(error).__name__)
-                ended = restart.Ended(0.0, 1)
+                ended = restart.ReplicaEnd(0.0, 1)
                 self.why = str(error) or type(error).__name__
             if self._to_end.is_set() or not await self._again(ended):
                 return
 
-    async def _again(self, ended: restart.Ended) -> bool:
+    async def _again(self, ended: restart.ReplicaEnd) -> bool:
         """Decide what follows, and wait for it; return whether it is to start again."""
         rule, now = self.order.restart, time.monotonic()
         after = restart.after(ended, rule, self.failures, self._restarts, now)
@@ -149,7 +149,7 @@ class Supervised:
         self._restarted += 1
         return True
 
-    async def _run(self) -> restart.Ended:
+    async def _run(self) -> restart.ReplicaEnd:
         """Run its process once."""
         order, means = self.order, self._means
         means.files.withdraw(self.job, order.role, order.index, order.generation)
@@ -165,7 +165,7 @@ class Supervised:
         status = await process.gone
         announced = bool(means.files.address(self.job, order.role, order.index, order.generation))
         self.why = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return restart.Ended(time.monotonic() - began, status, announced)
+        return restart.ReplicaEnd(time.monotonic() - began, status, announced)
 
     async def _clean(self) -> None:
         """End what the process left behind, and withdraw its address."""

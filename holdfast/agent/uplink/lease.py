@@ -15,7 +15,7 @@ from holdfast.agent.uplink.contact import Standing
 from holdfast.errors import HoldfastError, SilentError
 from holdfast.models.agent import Witness
 from holdfast.policies.detect import silence
-from holdfast.policies.detect.silence import Asked
+from holdfast.policies.detect.silence import AskedPeer
 from holdfast.secret import Keys
 from holdfast.tls import PLAIN, Tls
 
@@ -26,7 +26,7 @@ LONGEST_LOOK_S = 1.0
 """Ranks may begin, and a lease may be granted, at any time."""
 
 
-class Lease:
+class LeaseWatch:
     """Watches the lease of a machine while ranks run on it."""
 
     def __init__(
@@ -76,10 +76,10 @@ class Lease:
             return ""  # the gateway answered after all
         return silence.why_cut_off(self._standing.silent_s, asked)
 
-    async def _ask_all(self, patience_s: float) -> Sequence[Asked]:
+    async def _ask_all(self, patience_s: float) -> Sequence[AskedPeer]:
         return await asyncio.gather(*(self._ask(one, patience_s) for one in self._standing.witnesses))
 
-    async def _ask(self, witness: Witness, patience_s: float) -> Asked:
+    async def _ask(self, witness: Witness, patience_s: float) -> AskedPeer:
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -87,9 +87,9 @@ class Lease:
             ):
                 contact = await agent.contact(timeout_s=patience_s)
         except (TimeoutError, SilentError):
-            return Asked(name=witness.name, reached=False)
+            return AskedPeer(name=witness.name, reached=False)
         except (HoldfastError, ValueError) as error:
             # It refuses, or what listens there by now is no agent: the network works, and it hears no gateway.
             _log.debug("%s: %s", witness.name, error)
-            return Asked(name=witness.name, reached=True)
-        return Asked(name=witness.name, reached=True, contact=contact)
+            return AskedPeer(name=witness.name, reached=True)
+        return AskedPeer(name=witness.name, reached=True, contact=contact)

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 Part = TypeVar("Part")
 
 
-class Parts:
+class HeartbeatParts:
     """Builds parts; of one that fails, returns what is sent instead, and logs why once until it works again.
 
     An agent ends its ranks when it ends: no error in what it reports is worth that.

@@ -18,7 +18,7 @@ LONGEST_WATCH_S = 300.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 
 
-class Source(Protocol):
+class Followed(Protocol):
     """The part of :class:`Api` that :func:`follow` needs."""
 
     def get(self, path: str, **query: str) -> Object:
@@ -30,7 +30,9 @@ class Source(Protocol):
         ...
 
 
-def follow(source: Api | Source, path: str, timeout_s: float, **query: str) -> Iterator[Mapping[str, Object]]:
+def follow(
+    source: Api | Followed, path: str, timeout_s: float, **query: str
+) -> Iterator[Mapping[str, Object]]:
     """Yield the objects at ``path`` by uid: those that are there, then again after every change, for ``timeout_s``.
 
     A stream that ends is taken up where it ended; when the server has forgotten that point (410) the list is read
@@ -92,7 +94,7 @@ class _Backoff:
         return max(asked_s, wait)
 
 
-def _listed(source: Api | Source, path: str, query: Mapping[str, str]) -> tuple[dict[str, Object], str]:
+def _listed(source: Api | Followed, path: str, query: Mapping[str, str]) -> tuple[dict[str, Object], str]:
     answer = source.get(path, **query)
     here = {str(each["metadata"]["uid"]): each for each in answer["items"]}
     return here, str(answer["metadata"]["resourceVersion"])

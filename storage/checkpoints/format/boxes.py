@@ -25,7 +25,7 @@ import xxhash
 from holdfast.errors import CheckpointError, DamagedError
 from holdfast.storage.checkpoints.format import columns, name_table
 from holdfast.storage.checkpoints.format.columns import Ints
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
 from holdfast.storage.checkpoints.format.name_table import Entry, Names
 
@@ -286,7 +286,7 @@ def unpack(data: bytes | memoryview, files: Sequence[str], where: str = "checkpo
     starts = np.cumsum([0, *(max(1, entry.count) for entry in head.entries)])
     names = Names(head.entries)
     kinds = [
-        Kind(entry.name(m), entry.size, entry.properties) for entry in head.entries for m in entry.members
+        ItemKind(entry.name(m), entry.size, entry.properties) for entry in head.entries for m in entry.members
     ]
     paths = {
         entry.name(m): path

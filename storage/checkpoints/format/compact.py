@@ -94,7 +94,7 @@ class Listed(Mapping[str, STORAGE_TYPES]):
         return len(self._names)
 
 
-class Places(Mapping[MetadataIndex, _StorageInfo]):
+class BoxPlaces(Mapping[MetadataIndex, _StorageInfo]):
     """The place of each box; those of a name are read when one of them is requested."""
 
     def __init__(self, names: Names, opened: Open) -> None:
@@ -166,7 +166,7 @@ class CompactMetadata(Metadata):
             stock: the stock metadata, for when the rest is damaged.
         """
         names = Names(boxes.entries)
-        self._places = Places(names, self._open)
+        self._places = BoxPlaces(names, self._open)
         super().__init__(
             Listed(names, self._open),  # type: ignore[arg-type]
             Paths(names, boxes.others),

@@ -22,7 +22,7 @@ from holdfast.storage.checkpoints.format.sharing import Ints
 
 
 @dataclass(frozen=True)
-class Kind:
+class ItemKind:
     """The kind of an item, apart from which part of it a rank holds."""
 
     fqn: str
@@ -35,7 +35,7 @@ class Kind:
 class Outline:
     """The kinds of a rank's items, one per item, and how their flat names were made of nested ones."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ItemKind, ...]
     planner_data: dict[str, Any]
 
     def digest(self) -> str:
@@ -63,7 +63,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldItems:
     """The items that a rank holds, for its own use."""
 
     shared: Outline
@@ -101,7 +101,7 @@ def describe(
     planner_data: Mapping[str, Any],
     machine: str,
     private: tuple[str, ...],
-) -> Held:
+) -> HeldItems:
     """Describe one rank's ``items``.
 
     Args:
@@ -120,7 +120,7 @@ def describe(
     ]
     outline = Outline(shared, paths[0])
     dumped = [b"" if each.tensor_data else dump_object(flat[each.index.fqn]) for each in ordered]
-    return Held(
+    return HeldItems(
         shared=outline,
         description=Description(
             machine=machine,
@@ -142,10 +142,10 @@ def _is_private(name: str, private: tuple[str, ...]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in private)
 
 
-def _kind(item: WriteItem) -> Kind:
+def _kind(item: WriteItem) -> ItemKind:
     if item.tensor_data is None:
-        return Kind(item.index.fqn)
-    return Kind(item.index.fqn, item.tensor_data.size, item.tensor_data.properties)
+        return ItemKind(item.index.fqn)
+    return ItemKind(item.index.fqn, item.tensor_data.size, item.tensor_data.properties)
 
 
 def _boxes(items: Sequence[WriteItem]) -> Ints:

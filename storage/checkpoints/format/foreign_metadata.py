@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import metadata as stock
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorProperties
 
 from holdfast import bounded_pickle
-from holdfast.bounded_pickle import Kind, MaliciousPickleError
+from holdfast.bounded_pickle import MaliciousPickleError, PickledKind
 from holdfast.errors import CheckpointError
 
 MAX_BYTES = 2 << 30
@@ -70,7 +70,7 @@ def _kind(module: str, name: str) -> Any:
 
 
 @cache
-def _kinds() -> Mapping[tuple[str, str], Kind]:
+def _kinds() -> Mapping[tuple[str, str], PickledKind]:
     attributes = [
         *(
             (_METADATA, getattr(stock, name))
@@ -87,20 +87,22 @@ def _kinds() -> Mapping[tuple[str, str], Kind]:
     found = {(module, kind.__name__): _with_attributes(kind) for module, kind in attributes}
     found |= {
         (_METADATA, "MetadataIndex"): _with_attributes(MetadataIndex, _require_index, is_key=True),
-        (_METADATA, "TensorProperties"): Kind(
+        (_METADATA, "TensorProperties"): PickledKind(
             "TensorProperties", blank=lambda: TensorProperties.__new__(TensorProperties), build=_properties
         ),
-        (_METADATA, "_MEM_FORMAT_ENCODING"): Kind("_MEM_FORMAT_ENCODING", call=stock._MEM_FORMAT_ENCODING),
-        ("torch.serialization", "_get_layout"): Kind("_get_layout", call=_layout),
-        ("torch", "Size"): Kind("torch.Size", call=_size),
-        ("torch", "device"): Kind("torch.device", call=_device),
-        ("collections", "OrderedDict"): Kind("OrderedDict", call=_ordered),
+        (_METADATA, "_MEM_FORMAT_ENCODING"): PickledKind(
+            "_MEM_FORMAT_ENCODING", call=stock._MEM_FORMAT_ENCODING
+        ),
+        ("torch.serialization", "_get_layout"): PickledKind("_get_layout", call=_layout),
+        ("torch", "Size"): PickledKind("torch.Size", call=_size),
+        ("torch", "device"): PickledKind("torch.device", call=_device),
+        ("collections", "OrderedDict"): PickledKind("OrderedDict", call=_ordered),
     }
     for name in ("Path", "PosixPath"):
-        found["pathlib", name] = Kind("Path", call=_path)
+        found["pathlib", name] = PickledKind("Path", call=_path)
     for module in ("builtins", "__builtin__"):
         # How Python 3.11.0 to 3.11.3 write a member of an enumeration.
-        found[module, "getattr"] = Kind("getattr", call=_member)
+        found[module, "getattr"] = PickledKind("getattr", call=_member)
     try:
         from torch.distributed.checkpoint import hf_storage  # noqa: PLC0415  (recent torch only)
     except ImportError:
@@ -112,7 +114,7 @@ def _kinds() -> Mapping[tuple[str, str], Kind]:
 
 def _with_attributes(
     made: Any, require: Callable[[Mapping[str, Any]], None] = lambda _: None, *, is_key: bool = False
-) -> Kind:
+) -> PickledKind:
     """Return the kind of a dataclass whose instances are pickled with their attributes."""
     known = frozenset(each.name for each in fields(made))
 
@@ -122,7 +124,7 @@ def _with_attributes(
         require(state)
         instance.__dict__.update(state)
 
-    return Kind(made.__name__, blank=lambda: made.__new__(made), build=build, is_key=is_key)
+    return PickledKind(made.__name__, blank=lambda: made.__new__(made), build=build, is_key=is_key)
 
 
 def _require_index(state: Mapping[str, Any]) -> None:
@@ -177,8 +179,8 @@ def _path(*parts: Any) -> pathlib.Path:
 def _member(kind: Any, name: Any) -> enum.Enum:
     """Stand in for ``getattr``: return only members of the one enumeration that metadata has."""
     members = stock._MEM_FORMAT_ENCODING.__members__
-    if not (isinstance(kind, Kind) and kind.name == "_MEM_FORMAT_ENCODING" and name in members):
-        said = kind.name if isinstance(kind, Kind) else type(kind).__name__
+    if not (isinstance(kind, PickledKind) and kind.name == "_MEM_FORMAT_ENCODING" and name in members):
+        said = kind.name if isinstance(kind, PickledKind) else type(kind).__name__
         raise MaliciousPickleError(
             f"it asks for {name!r:.100} of {said}, and no checkpoint's metadata does: it may have been tampered with"
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import ScriptRefusedError
 from holdfast.storage.checkpoints.format import metadata_pickle
-from holdfast.storage.checkpoints.format.describe import Description, Kind, Outline
+from holdfast.storage.checkpoints.format.describe import Description, ItemKind, Outline
 from holdfast.storage.checkpoints.format.layout import ALIGNMENT, zip_form
 from holdfast.storage.checkpoints.format.sharing import Ints, Items, Pieces, share_out
 
@@ -32,7 +32,7 @@ class Assignment:
 class GlobalPlan:
     """Made once per plan on rank 0."""
 
-    kinds: list[Kind]
+    kinds: list[ItemKind]
     """By number of the name."""
     planner_data: dict[str, object]
     items: Items
@@ -183,7 +183,7 @@ class _Names:
     """Numbers the names of all ranks."""
 
     def __init__(self) -> None:
-        self.kinds: list[Kind] = []
+        self.kinds: list[ItemKind] = []
         self.planner_data: dict[str, object] = {}
         self._number: dict[str, int] = {}
 
@@ -192,7 +192,7 @@ class _Names:
         self.planner_data.update(outline.planner_data)
         return np.fromiter((self._of(kind) for kind in outline.kinds), np.int64, len(outline.kinds))
 
-    def _of(self, kind: Kind) -> int:
+    def _of(self, kind: ItemKind) -> int:
         number = self._number.setdefault(kind.fqn, len(self.kinds))
         if number == len(self.kinds):
             self.kinds.append(kind)
@@ -204,7 +204,7 @@ class _Names:
         return number
 
 
-def _agree(left: Kind, right: Kind) -> bool:
+def _agree(left: ItemKind, right: ItemKind) -> bool:
     if left.size is None or right.size is None:
         return left.size is right.size
     assert left.properties is not None
@@ -212,7 +212,7 @@ def _agree(left: Kind, right: Kind) -> bool:
     return left.size == right.size and left.properties.dtype == right.properties.dtype
 
 
-def _told(kind: Kind) -> str:
+def _told(kind: ItemKind) -> str:
     if kind.size is None or kind.properties is None:
         return "an object"
     return f"a tensor {list(kind.size)} of {kind.properties.dtype}"
@@ -233,7 +233,7 @@ def _stack(boxes: Sequence[Ints]) -> Ints:
     return np.concatenate(padded)
 
 
-def _differing(kinds: Sequence[Kind], items: Items, contents: Ints) -> tuple[str, ...]:
+def _differing(kinds: Sequence[ItemKind], items: Items, contents: Ints) -> tuple[str, ...]:
     lowest = np.full(len(kinds), np.iinfo(np.int64).max)
     highest = np.full(len(kinds), -1)
     objects = np.flatnonzero(contents)

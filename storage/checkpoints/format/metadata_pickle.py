@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 from holdfast.storage.checkpoints.format.sharing import Ints
 
 _ROWS = 1 << 16  # written at a time
@@ -38,7 +38,7 @@ _ROWS = 1 << 16  # written at a time
 class Table:
     """All boxes of a checkpoint, M rows, and what their numbers stand for."""
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[ItemKind]
     files: Sequence[str]
     planner_data: dict[str, object]
     name: Ints

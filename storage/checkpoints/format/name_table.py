@@ -13,7 +13,7 @@ import torch
 from torch.distributed.checkpoint.metadata import TensorProperties
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 
 LEAST = 8
 """Fewer names of a rule are written one by one."""
@@ -59,7 +59,7 @@ class Entry:
         return len(self.size) if self.size is not None else 0
 
 
-def gather(kinds: Sequence[Kind], paths: Mapping[str, Any]) -> tuple[list[Entry], list[tuple[int, int]]]:
+def gather(kinds: Sequence[ItemKind], paths: Mapping[str, Any]) -> tuple[list[Entry], list[tuple[int, int]]]:
     """Return entries for all names, and for each of ``kinds`` its entry and number there.
 
     Raises:

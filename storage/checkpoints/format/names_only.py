@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from holdfast import bounded_pickle
-from holdfast.bounded_pickle import Kind, MaliciousPickleError
+from holdfast.bounded_pickle import MaliciousPickleError, PickledKind
 from holdfast.errors import CheckpointError
 
 _OTHERS = ("rng/", "own/", "structure/")
@@ -32,12 +32,12 @@ def _list() -> list[Any]:
     return []
 
 
-_STUB = Kind("an object", call=_Anything, blank=_Anything, build=_build, is_key=True)
-_DICTIONARY = Kind("OrderedDict", call=_dictionary)
-_LIST = Kind("list", call=_list)
+_STUB = PickledKind("an object", call=_Anything, blank=_Anything, build=_build, is_key=True)
+_DICTIONARY = PickledKind("OrderedDict", call=_dictionary)
+_LIST = PickledKind("list", call=_list)
 
 
-def _kind(module: str, name: str) -> Kind:
+def _kind(module: str, name: str) -> PickledKind:
     return {"OrderedDict": _DICTIONARY, "list": _LIST}.get(name, _STUB)
 
 

@@ -22,7 +22,7 @@ from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format import boxes, metadata_pickle
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
-from holdfast.storage.checkpoints.remote.manifests import Part
+from holdfast.storage.checkpoints.remote.manifests import PartFile
 
 _PLANNED = re.compile(r"__(\d+)_0\.distcp$")
 
@@ -48,7 +48,7 @@ def split(metadata: bytes, owned_nbytes: int, least_nbytes: int) -> list[tuple[i
     return list(zip(borders, [*borders[1:], owned_nbytes], strict=True))
 
 
-def relocate(metadata: bytes, parts: Mapping[int, Sequence[Part]]) -> bytes:
+def relocate(metadata: bytes, parts: Mapping[int, Sequence[PartFile]]) -> bytes:
     """Return the global ``.metadata`` with each item in the file of its rank that has it.
 
     Args:
@@ -76,7 +76,7 @@ def relocate(metadata: bytes, parts: Mapping[int, Sequence[Part]]) -> bytes:
     return _with_places(load_metadata(metadata), place)
 
 
-def relocate_table(table: Table, parts: Sequence[Sequence[Part]]) -> Table:
+def relocate_table(table: Table, parts: Sequence[Sequence[PartFile]]) -> Table:
     """Return a plan's boxes, each in the file of its rank that has it.
 
     Args:
@@ -109,7 +109,7 @@ def relocate_table(table: Table, parts: Sequence[Sequence[Part]]) -> Table:
     return replace(table, files=names, file=file, at=at)
 
 
-def publishable(compact: bytes, parts: Sequence[Sequence[Part]], stock: BinaryIO) -> bytes:
+def publishable(compact: bytes, parts: Sequence[Sequence[PartFile]], stock: BinaryIO) -> bytes:
     """Return the compact metadata of a checkpoint made of ``parts``; the stock one is written to ``stock``.
 
     Args:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.utils import _DistWrapper
 from holdfast import durable
 from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.storage.checkpoints.format import boxes, metadata_pickle, plan_file
-from holdfast.storage.checkpoints.format.describe import Description, Held, Outline, describe
+from holdfast.storage.checkpoints.format.describe import Description, HeldItems, Outline, describe
 from holdfast.storage.checkpoints.format.global_plan import Assignment, GlobalPlan, plan_globally
 from holdfast.storage.checkpoints.format.layout import ShardLayout, lay_out, read_layout
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
@@ -92,7 +92,7 @@ def hold(
     machine: str = "",
     private: Sequence[str] = (),
     paths: Mapping[str, Sequence[str | int]] | None = None,
-) -> Held:
+) -> HeldItems:
     """Describe what this rank holds: the first part of :func:`make_plan`, for this rank alone."""
     # Flat items are whole: torch would look into those that are dictionaries, and drop the empty ones.
     nested = paths is None
@@ -103,7 +103,7 @@ def hold(
     return describe(local.items, planner.state_dict, told, machine, tuple(private))
 
 
-def share_out(held: Held, plan: str) -> Shared:
+def share_out(held: HeldItems, plan: str) -> Shared:
     """Share out what all ranks hold: the second part, collective. Fails on all ranks or on none.
 
     Raises:
@@ -128,7 +128,7 @@ def share_out(held: Held, plan: str) -> Shared:
     return Shared(plan, mine, made[0] if made else None)
 
 
-def settled(shared: Shared, held: Held, folder: Path, epoch: int) -> Planned:
+def settled(shared: Shared, held: HeldItems, folder: Path, epoch: int) -> Planned:
     """Lay out what this rank got: the last part, of this rank alone. Rank 0 writes the global ``.metadata``."""
     plan = shared.plan
     if shared.whole is not None:
@@ -199,7 +199,7 @@ def fits(layout: ShardLayout, flat: Mapping[str, Any]) -> bool:
     return then == now
 
 
-def layout_of(plan: str, held: Held, mine: Assignment) -> ShardLayout:
+def layout_of(plan: str, held: HeldItems, mine: Assignment) -> ShardLayout:
     """Lay out what a rank holds: first what it was assigned, then the rest."""
     owned = [
         held.piece(*each)

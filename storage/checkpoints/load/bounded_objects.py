@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.random import _pickle as np_random
 
-from holdfast.bounded_pickle import Kind, Limits, MaliciousPickleError, load_next
+from holdfast.bounded_pickle import Limits, MaliciousPickleError, PickledKind, load_next
 
 MAX_DEPTH = 1000
 """Levels; a save refuses more than 200 (``MOST_DEPTH``), and Python's own pickle about 1000."""
@@ -147,15 +147,19 @@ class _Guard:
         )
         path = f"{module}.{name}"
         if (call := _CALLS.get(path)) is not None:
-            return Kind(path, call=partial(call, self), build=_BUILDS.get(path), of_keys=path in _OF_KEYS)
+            return PickledKind(
+                path, call=partial(call, self), build=_BUILDS.get(path), of_keys=path in _OF_KEYS
+            )
         if path in _BUILDS:
-            return Kind(path, build=_BUILDS[path])
+            return PickledKind(path, build=_BUILDS[path])
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
             return _Storage(0, (getattr(getattr(torch, name, None), "dtype", None) or torch.uint8).itemsize)
         if path in _of_torch() or path in _ours():
-            return Kind(path)
+            return PickledKind(path)
         if path in self._allowed():
-            return Kind(path, call=_thing, blank=_thing, blank_of=True, build=_nothing, may_refer_back=True)
+            return PickledKind(
+                path, call=_thing, blank=_thing, blank_of=True, build=_nothing, may_refer_back=True
+            )
         raise _UnknownNameError
 
     def spend(self, nbytes: int) -> None:
@@ -276,7 +280,7 @@ def _parameter(_: _Guard, data: Any, *__: Any) -> Any:
 def _of_type(guard: _Guard, make: Any, *others: Any) -> Any:
     """Play the call within ``_rebuild_from_type_v2``."""
     if (
-        not isinstance(make, Kind)
+        not isinstance(make, PickledKind)
         or make.call is None
         or len(others) != 3
         or not isinstance(others[1], tuple)

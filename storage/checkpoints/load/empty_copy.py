@@ -24,7 +24,7 @@ GROUP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Box:
+class LoadedBox:
     """Part of a tensor that is loaded as one."""
 
     fqn: str
@@ -37,7 +37,7 @@ class Box:
         """Of its elements."""
         return math.prod(self.sizes) * self.dtype.itemsize
 
-    def rows(self, most_bytes: int) -> Iterator[Box]:
+    def rows(self, most_bytes: int) -> Iterator[LoadedBox]:
         """Yield the box in parts along its first dimension of at most this many bytes, or of one row each."""
         if self.nbytes <= most_bytes or not self.sizes:
             yield self
@@ -46,7 +46,7 @@ class Box:
         for start in range(0, self.sizes[0], count):
             high = min(count, self.sizes[0] - start)
             offsets = (self.offsets[0] + start, *self.offsets[1:])
-            yield Box(self.fqn, offsets, (high, *self.sizes[1:]), self.dtype)
+            yield LoadedBox(self.fqn, offsets, (high, *self.sizes[1:]), self.dtype)
 
 
 class EmptyBoxes(Tensor):
@@ -56,7 +56,7 @@ class EmptyBoxes(Tensor):
     """By their offsets."""
 
     @staticmethod
-    def __new__(cls, known: TensorStorageMetadata, boxes: Iterable[Box]) -> EmptyBoxes:
+    def __new__(cls, known: TensorStorageMetadata, boxes: Iterable[LoadedBox]) -> EmptyBoxes:
         """Room for ``boxes`` of the tensor that ``known`` describes."""
         made: EmptyBoxes = Tensor._make_wrapper_subclass(cls, known.size, dtype=known.properties.dtype)
         made.parts = {box.offsets: torch.empty(box.sizes, dtype=box.dtype) for box in boxes}
@@ -83,9 +83,9 @@ class EmptyBoxes(Tensor):
         return self.parts[tuple(index.offset)]
 
 
-def groups(boxes: Sequence[Box], most_bytes: int = GROUP_BYTES) -> Iterator[list[Box]]:
+def groups(boxes: Sequence[LoadedBox], most_bytes: int = GROUP_BYTES) -> Iterator[list[LoadedBox]]:
     """Yield the boxes, large ones cut by rows, in groups of about ``most_bytes``."""
-    group: list[Box] = []
+    group: list[LoadedBox] = []
     nbytes = 0
     for part in (part for box in boxes for part in box.rows(most_bytes)):
         if group and nbytes + part.nbytes > most_bytes:

@@ -57,7 +57,7 @@ class RanksReader(StorageReader):
         self._exchange = exchange
         self._most = max(_LEAST_NBYTES, round_nbytes // exchange.size)
         self._pieces: list[tuple[ShardReader, list[Placed]]] = []
-        self._entries: Sequence[held.Entry] = ()
+        self._entries: Sequence[held.HeldEntry] = ()
         own: held.Inventory | None = None
         with exchange.together(f"shard {', '.join(map(str, paths)) or 'of another rank'}"):
             stocks = []

@@ -47,7 +47,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Entry:
+class HeldEntry:
     """One thing that a rank holds: a whole box of a tensor, or an object."""
 
     name: str
@@ -68,7 +68,7 @@ class Inventory:
     """The list that a rank sends to the others: they request an entry by its place in ``entries``."""
 
     saved: Saved
-    entries: tuple[Entry, ...]
+    entries: tuple[HeldEntry, ...]
     paths: dict[str, Any]
     """By name, where in the nested state it was (a checkpoint's ``planner_data``)."""
 
@@ -86,7 +86,7 @@ def unpack(told: bytes) -> Any:
 def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list[list[Placed]]]:
     """Return the contents of a shard file, and for each entry its pieces, in the order of its rows."""
     layout = read_layout(header.plan, metadata, b"", header.owned_nbytes, header.payload_nbytes)
-    pieces: defaultdict[Entry, list[Placed]] = defaultdict(list)
+    pieces: defaultdict[HeldEntry, list[Placed]] = defaultdict(list)
     for each in layout.items:
         pieces[_entry(each)].append(each)
     for entry, parts in pieces.items():
@@ -106,14 +106,14 @@ def combined(stocks: Sequence[Inventory]) -> Inventory:
     return Inventory(_one_save(stocks), tuple(entry for each in stocks for entry in each.entries), paths)
 
 
-def _entry(placed: Placed) -> Entry:
+def _entry(placed: Placed) -> HeldEntry:
     piece = placed.piece
     if piece.size is None or piece.offsets is None or piece.sizes is None:
-        return Entry(piece.fqn, slot_nbytes=placed.place.length)
-    return Entry(piece.fqn, tuple(piece.size), piece.dtype, (tuple(piece.offsets), tuple(piece.sizes)))
+        return HeldEntry(piece.fqn, slot_nbytes=placed.place.length)
+    return HeldEntry(piece.fqn, tuple(piece.size), piece.dtype, (tuple(piece.offsets), tuple(piece.sizes)))
 
 
-def _require_whole(entry: Entry, parts: Sequence[Placed]) -> None:
+def _require_whole(entry: HeldEntry, parts: Sequence[Placed]) -> None:
     sizes = entry.box[1]
     rows = sum(each.piece.stop - each.piece.start for each in parts)
     if entry.size is not None and sizes and rows != sizes[0]:
@@ -138,7 +138,7 @@ class Stock:
             CheckpointError: they are not of one save, or of no save.
         """
         self._told = told
-        self._kinds: dict[str, Entry] = {}
+        self._kinds: dict[str, HeldEntry] = {}
         self.saved = _one_save(told)
         found: defaultdict[str, dict[Box, Holders]] = defaultdict(dict)
         for rank, inventory in enumerate(told):
@@ -202,7 +202,7 @@ def _one_save(told: Sequence[Inventory | None]) -> Saved:
     return first
 
 
-def _require_same(first: Entry, entry: Entry) -> None:
+def _require_same(first: HeldEntry, entry: HeldEntry) -> None:
     if entry.size != first.size:
         raise CheckpointError(
             f"{entry.name}: ranks saved it with different sizes, {_size(first)} and {_size(entry)}"
@@ -213,5 +213,5 @@ def _require_same(first: Entry, entry: Entry) -> None:
         )
 
 
-def _size(entry: Entry) -> str:
+def _size(entry: HeldEntry) -> str:
     return "an object" if entry.size is None else str(list(entry.size))

@@ -21,7 +21,7 @@ Fetch = Callable[[int, int], bytes]
 
 
 @dataclass
-class Span:
+class FileSpan:
     """A range of a file that an item needs, and the memory that takes it."""
 
     start: int
@@ -35,7 +35,7 @@ class Located:
 
     item: ReadItem
     file: str
-    spans: list[Span]
+    spans: list[FileSpan]
     finish: Callable[[Fetch], None] = field(repr=False)
     missing: int = 0
     """Bytes that have not come yet."""
@@ -83,7 +83,7 @@ class Locator:
         def finish(_: Fetch) -> None:
             self._planner.load_bytes(item, io.BytesIO(content))
 
-        return Located(item, file, [Span(offset, offset + length, memoryview(content))], finish)
+        return Located(item, file, [FileSpan(offset, offset + length, memoryview(content))], finish)
 
     def _whole_tensor(self, item: ReadItem, file: str, offset: int, length: int) -> Located:
         content = bytearray(length)
@@ -91,7 +91,7 @@ class Locator:
         def finish(_: Fetch) -> None:
             self._put(item, _unpickled(content))
 
-        return Located(item, file, [Span(offset, offset + length, memoryview(content))], finish)
+        return Located(item, file, [FileSpan(offset, offset + length, memoryview(content))], finish)
 
     def _part_of_tensor(
         self, item: ReadItem, file: str, offset: int, chunk: ChunkStorageMetadata, form: ZipForm
@@ -122,9 +122,9 @@ class Locator:
                 target.copy_(box)
                 self._planner.commit_tensor(item, target)
 
-        spans = [Span(offset, offset + len(head), memoryview(head))]
+        spans = [FileSpan(offset, offset + len(head), memoryview(head))]
         if high > low:
-            spans.append(Span(data_at, end, _bytes_of(staging)))
+            spans.append(FileSpan(data_at, end, _bytes_of(staging)))
         return Located(item, file, spans, finish)
 
     def _put(self, item: ReadItem, saved: Tensor) -> None:

@@ -37,7 +37,7 @@ from holdfast.storage.checkpoints.format.alike import alike
 from holdfast.storage.checkpoints.format.item_bytes import bytes_of, stored
 from holdfast.storage.checkpoints.format.layout import Place, dump_object
 from holdfast.storage.checkpoints.format.overlaps import inside
-from holdfast.storage.checkpoints.load.empty_copy import GROUP_BYTES, Box, EmptyBoxes, groups
+from holdfast.storage.checkpoints.load.empty_copy import GROUP_BYTES, EmptyBoxes, LoadedBox, groups
 from holdfast.storage.checkpoints.load.findings import Findings, first_line
 from holdfast.storage.checkpoints.load.load_part import load_part
 from holdfast.storage.checkpoints.load.prove_tree import is_tree, prove_tree
@@ -148,7 +148,7 @@ class _Shard:
                 lying.add(name)
         return lying
 
-    def _boxes(self, name: str, known: TensorStorageMetadata) -> list[Box]:
+    def _boxes(self, name: str, known: TensorStorageMetadata) -> list[LoadedBox]:
         """Return the boxes of the tensor that the rank holds; none when their items do not make them up."""
         rows: defaultdict[tuple[int, int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]]
         rows = defaultdict(list)
@@ -168,13 +168,15 @@ class _Shard:
                 self._found.wrong(name, f"rows {gap[0]} to {gap[1]} of its box at {where} lie in no item")
                 return []
             shape = (high, *sizes) if known.size else ()
-            boxes.append(Box(name, (first, *offsets) if known.size else (), shape, known.properties.dtype))
+            boxes.append(
+                LoadedBox(name, (first, *offsets) if known.size else (), shape, known.properties.dtype)
+            )
         return boxes
 
     # Loading it
 
-    def _prove_tensors(self, boxes: Iterable[Box]) -> None:
-        by_name: defaultdict[str, list[Box]] = defaultdict(list)
+    def _prove_tensors(self, boxes: Iterable[LoadedBox]) -> None:
+        by_name: defaultdict[str, list[LoadedBox]] = defaultdict(list)
         for box in boxes:
             by_name[box.fqn].append(box)
         try:
@@ -193,12 +195,12 @@ class _Shard:
         for name, some in by_name.items():
             self._compare(name, some, loaded[name])
 
-    def _empty(self, name: str, boxes: Iterable[Box]) -> EmptyBoxes:
+    def _empty(self, name: str, boxes: Iterable[LoadedBox]) -> EmptyBoxes:
         known = self._metadata.state_dict_metadata[name]
         assert isinstance(known, TensorStorageMetadata)
         return EmptyBoxes(known, boxes)
 
-    def _compare(self, name: str, boxes: Iterable[Box], loaded: EmptyBoxes) -> None:
+    def _compare(self, name: str, boxes: Iterable[LoadedBox], loaded: EmptyBoxes) -> None:
         """Compare what was loaded with the bytes of the items, as stock torch finds them there."""
         for box in boxes:
             part = loaded.parts[box.offsets]

@@ -14,7 +14,7 @@ import xxhash
 from holdfast.models.replica import MOST_PATHS, REST
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.format.structure import OWN, RANDOM
-from holdfast.storage.checkpoints.load.held import Entry, take_stock
+from holdfast.storage.checkpoints.load.held import HeldEntry, take_stock
 from holdfast.storage.checkpoints.save import buffers
 
 
@@ -54,7 +54,7 @@ def _by_path(held: tuple[str, object, object]) -> str:
     return held[0]
 
 
-def _path(entry: Entry) -> str:
+def _path(entry: HeldEntry) -> str:
     offsets, sizes = entry.box
     if not any(offsets) and sizes == entry.size:
         return entry.name
@@ -62,7 +62,7 @@ def _path(entry: Entry) -> str:
     return f"{entry.name}[{rows}]"
 
 
-def _counts(entry: Entry) -> bool:
+def _counts(entry: HeldEntry) -> bool:
     """Return whether it is a tensor of several elements, and not one rank's own."""
     own = entry.name.startswith((RANDOM, OWN))
     return not own and entry.dtype is not None and entry.nbytes(entry.box[1]) > entry.dtype.itemsize

@@ -9,7 +9,7 @@ from holdfast.errors import CheckpointError, HoldfastError, UnknownError
 from holdfast.storage.checkpoints.format.foreign_metadata import MAX_BYTES, load_foreign
 from holdfast.storage.checkpoints.load.exchange import FAILURES, as_trouble
 from holdfast.storage.checkpoints.remote.manifests import METADATA, ForeignFile, Manifest, object_key
-from holdfast.storage.checkpoints.remote.remote_reader import Opening, RemoteReader
+from holdfast.storage.checkpoints.remote.remote_reader import FirstReads, RemoteReader
 from holdfast.storage.objects.base import ObjectStore
 
 
@@ -26,7 +26,7 @@ class ForeignReader(RemoteReader):
         """For errors."""
         return f"checkpoint {self._where}"
 
-    def _open(self) -> tuple[Opening | None, HoldfastError | None]:
+    def _open(self) -> tuple[FirstReads | None, HoldfastError | None]:
         try:
             key = object_key(self._key, METADATA)
             if (nbytes := self._store.head(key).nbytes) > MAX_BYTES:
@@ -56,4 +56,4 @@ class ForeignReader(RemoteReader):
         except FAILURES as error:  # whatever it is: the other ranks wait for an answer
             return None, as_trouble(error, self.name)
         manifest = Manifest(job="", step=0, epoch=0, world_size=0, saved_at=0, nbytes=0)
-        return Opening(manifest, metadata, False, {name: found[name] for name in named}), None
+        return FirstReads(manifest, metadata, False, {name: found[name] for name in named}), None

@@ -67,7 +67,7 @@ class ForeignFile(RemoteFile):
     """One file of a checkpoint that another program wrote: nothing records which bytes it should have."""
 
 
-class Part(Frozen):
+class PartFile(Frozen):
     """One file of a rank: a piece of the rank's part of the checkpoint."""
 
     model_config = ConfigDict(extra="ignore")
@@ -96,7 +96,7 @@ class Parts(Frozen):
 
     model_config = ConfigDict(extra="ignore")
 
-    files: tuple[Part, ...]
+    files: tuple[PartFile, ...]
     replicated: tuple[int, ...] = ()
     """As the header of its shard has it."""
 

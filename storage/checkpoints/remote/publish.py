@@ -34,7 +34,7 @@ from holdfast.storage.checkpoints.remote.manifests import (
     MANIFEST,
     METADATA,
     Manifest,
-    Part,
+    PartFile,
     Parts,
     RemoteFile,
     object_key,
@@ -66,19 +66,19 @@ class _Upload:
 
     store: ObjectStore
     key: str
-    known: Mapping[str, Part]
+    known: Mapping[str, PartFile]
     """Files of the rank in the newest complete checkpoint, by plain name."""
     base: str
     give_up_at: float
 
-    def file(self, name: str, start: int, view: memoryview) -> Part:
+    def file(self, name: str, start: int, view: memoryview) -> PartFile:
         """Have a file in the store."""
         whole, blocks = xxhash.xxh3_128(), BlockDigests(len(view))
         for at in range(0, len(view), _DIGEST_BYTES):
             piece = view[at : at + _DIGEST_BYTES]
             whole.update(piece)
             blocks.update(piece)
-        part = Part(
+        part = PartFile(
             name=name, start=start, nbytes=len(view), digest=whole.hexdigest(), blocks=blocks.finish()
         )
         if (there := self._same(part)) is not None:
@@ -88,7 +88,7 @@ class _Upload:
         failpoint.here("s3.file")
         return part
 
-    def _same(self, part: Part) -> str | None:
+    def _same(self, part: PartFile) -> str | None:
         """Name of an object with the same bytes, if there is one."""
         known = self.known.get(part.name)
         if known is None or (known.nbytes, known.digest) != (part.nbytes, part.digest) or not part.nbytes:
@@ -240,7 +240,7 @@ def _header_of(buf: mmap.mmap, shard: Path, key: str) -> buffers.ShardHeader:
     return header
 
 
-def _known(store: ObjectStore, base: str, rank: int) -> dict[str, Part]:
+def _known(store: ObjectStore, base: str, rank: int) -> dict[str, PartFile]:
     if not base:
         return {}
     try:
@@ -278,7 +278,7 @@ def _place(plan: PlanFile, parts: Sequence[Parts]) -> tuple[bytes | memoryview, 
 
 def _put_boxes(store: ObjectStore, key: str, compact: bytes) -> RemoteFile:
     """Have the compact metadata in the store, with the digests of its blocks; its entry in the manifest."""
-    part = Part(
+    part = PartFile(
         name=BOXES,
         start=0,
         nbytes=len(compact),

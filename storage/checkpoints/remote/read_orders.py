@@ -17,7 +17,7 @@ TURN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Orders:
+class ReadOrders:
     """One rank's part of the read plan. ``file`` counts the sources; parallel arrays, in order of the plan."""
 
     mine: np.ndarray[Any, np.dtype[np.int64]]
@@ -36,7 +36,7 @@ def block_nbytes(file: RemoteFile) -> int:
     return block_nbytes_for(file.nbytes) if in_blocks else max(1, file.nbytes)
 
 
-def deal(tables: list[Any], files: list[RemoteFile], size: int) -> list[tuple[Orders, int]]:
+def deal(tables: list[Any], files: list[RemoteFile], size: int) -> list[tuple[ReadOrders, int]]:
     """Rank 0's work: everyone's part of the read plan."""
     rank = np.repeat(np.arange(size), [len(table) for table in tables])
     every = np.concatenate(tables)
@@ -51,7 +51,7 @@ def deal(tables: list[Any], files: list[RemoteFile], size: int) -> list[tuple[Or
     return [(each, plan.needed_nbytes) for each in _shares(plan, table, size)]
 
 
-def _shares(plan: ReadPlan, table: np.ndarray[Any, np.dtype[np.int64]], size: int) -> Iterator[Orders]:
+def _shares(plan: ReadPlan, table: np.ndarray[Any, np.dtype[np.int64]], size: int) -> Iterator[ReadOrders]:
     piece = np.repeat(np.arange(len(table)), plan.count)
     inside = np.arange(piece.size) - np.repeat(np.cumsum(plan.count) - plan.count, plan.count)
     wanting = plan.wanted_by[plan.first[piece] + inside] if piece.size else piece
@@ -65,7 +65,7 @@ def _shares(plan: ReadPlan, table: np.ndarray[Any, np.dtype[np.int64]], size: in
     for rank in range(size):
         mine = np.sort(by_reader[readers[rank] : readers[rank + 1]])
         coming = piece[by_wanting[wants[rank] : wants[rank + 1]]]
-        yield Orders(
+        yield ReadOrders(
             mine=table[mine, :4],
             wanted=[wanting[first[each] : first[each + 1]].tolist() for each in mine],
             coming=table[coming],

@@ -19,16 +19,16 @@ from torch import Tensor
 from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnknownError
 from holdfast.storage.checkpoints.format.blocks import BlockCheck, Blocks
 from holdfast.storage.checkpoints.load.exchange import FAILURES, as_trouble
-from holdfast.storage.checkpoints.load.located import Located, Span
+from holdfast.storage.checkpoints.load.located import FileSpan, Located
 from holdfast.storage.checkpoints.remote.manifests import ForeignFile, RemoteFile
-from holdfast.storage.checkpoints.remote.read_orders import Orders, block_nbytes
+from holdfast.storage.checkpoints.remote.read_orders import ReadOrders, block_nbytes
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 ROUNDS_AT_ONCE = 3
 """One is passed on while the next two are read."""
 
 
-class Source(Protocol):
+class CheckpointSource(Protocol):
     """Where the bytes come from: one checkpoint."""
 
     @property
@@ -73,7 +73,7 @@ class Work:
 
     def __init__(
         self,
-        source: Source,
+        source: CheckpointSource,
         items: list[Located],
         files: list[RemoteFile],
         number: dict[str, int],
@@ -90,7 +90,7 @@ class Work:
         self._buffers: dict[str, Tensor] = {}
         self.read_nbytes = self.received_nbytes = 0
 
-    def submit(self, pool: ThreadPoolExecutor, orders: Orders, turn: int) -> Round:
+    def submit(self, pool: ThreadPoolExecutor, orders: ReadOrders, turn: int) -> Round:
         """Begin to read this rank's pieces of a round. At most ``ROUNDS_AT_ONCE`` may be in use at any time."""
         found = np.flatnonzero(orders.mine[:, 3] == turn).tolist()
         pieces = [(file, start, end) for file, start, end, _ in orders.mine[found].tolist()]
@@ -131,7 +131,7 @@ class Work:
         for owner, span in self._wanting(file, start, end):
             owner.missing -= min(end, span.end) - max(start, span.start)
 
-    def _wanting(self, file: int, start: int, end: int) -> list[tuple[Located, Span]]:
+    def _wanting(self, file: int, start: int, end: int) -> list[tuple[Located, FileSpan]]:
         size = block_nbytes(self._files[file])
         blocks = range(start // size, -(-end // size))
         found = (each for block in blocks for each in self._spans.get((file, block), ()))
@@ -218,8 +218,8 @@ class Work:
 
 def _by_block(
     items: list[Located], number: dict[str, int], files: list[RemoteFile]
-) -> dict[tuple[int, int], list[tuple[Located, Span]]]:
-    found: dict[tuple[int, int], list[tuple[Located, Span]]] = defaultdict(list)
+) -> dict[tuple[int, int], list[tuple[Located, FileSpan]]]:
+    found: dict[tuple[int, int], list[tuple[Located, FileSpan]]] = defaultdict(list)
     for item in items:
         file = number[item.file]
         size = block_nbytes(files[file])

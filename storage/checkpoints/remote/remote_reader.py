@@ -35,7 +35,7 @@ from holdfast.storage.checkpoints.load.located import Located, Locator
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.boxes_reader import BoxesReader
 from holdfast.storage.checkpoints.remote.manifests import BOXES, METADATA, Manifest, RemoteFile
-from holdfast.storage.checkpoints.remote.read_orders import Orders, deal
+from holdfast.storage.checkpoints.remote.read_orders import ReadOrders, deal
 from holdfast.storage.checkpoints.remote.read_work import Round, Work
 from holdfast.storage.objects.base import ObjectStore
 
@@ -67,7 +67,7 @@ class LoadReport(Frozen):
 
 
 @dataclass(frozen=True)
-class Opening:
+class FirstReads:
     """The result of rank 0's reads, for all ranks."""
 
     manifest: Manifest
@@ -95,7 +95,7 @@ class RemoteReader(StorageReader):
         self._key = key
         self._expected = (job, step)
         self._exchange, self.alone = Exchange(alone=alone), alone
-        self._opening: Opening | None = None
+        self._opening: FirstReads | None = None
         self._metadata: Metadata | None = None
         self._counting = threading.Lock()
         self._counted = 0
@@ -132,19 +132,19 @@ class RemoteReader(StorageReader):
         self._metadata = self._metadata or self._stock(self._opening)
         return self._metadata
 
-    def _compact(self, opening: Opening) -> Metadata:
+    def _compact(self, opening: FirstReads) -> Metadata:
         boxes = self._boxes(opening.manifest)
         assert boxes is not None
         names = [file.name for file in manifests.data_files(opening.manifest)]
 
         def stock() -> Metadata:
-            return self._stock(Opening(opening.manifest, self._read_stock(opening.manifest), False, {}))
+            return self._stock(FirstReads(opening.manifest, self._read_stock(opening.manifest), False, {}))
 
         return CompactMetadata(
             Boxes(opening.metadata, self.name), names, partial(boxes.fetch, opening.metadata), stock
         )
 
-    def _stock(self, opening: Opening) -> Metadata:
+    def _stock(self, opening: FirstReads) -> Metadata:
         return load_metadata(opening.metadata, self.name)
 
     def _boxes(self, manifest: Manifest) -> BoxesReader | None:
@@ -250,19 +250,19 @@ class RemoteReader(StorageReader):
         with self._counting:
             self._counted += 1
 
-    def _open(self) -> tuple[Opening | None, HoldfastError | None]:
+    def _open(self) -> tuple[FirstReads | None, HoldfastError | None]:
         try:
             manifest = manifests.read_manifest(self._store, self._key)
             _check_owner(manifest, self._key, *self._expected)
             if (leading := self._open_boxes(manifest)) is not None:
                 files = {file.name: file for file in manifests.data_files(manifest)}
-                return Opening(manifest, leading, True, files), None
+                return FirstReads(manifest, leading, True, files), None
             metadata = self._read_stock(manifest)
             listed = {file.name: file for file in manifest.files}
             paths = {info.relative_path for info in load_metadata(metadata, self._key).storage_data.values()}
             if missing := sorted(paths - listed.keys()):
                 raise DamagedError(f"checkpoint {self._key}: its manifest does not list {missing[0]}.")
-            return Opening(manifest, metadata, False, {name: listed[name] for name in paths}), None
+            return FirstReads(manifest, metadata, False, {name: listed[name] for name in paths}), None
         except UnknownError as error:
             return None, DamagedError(f"checkpoint {self._key}: {error}")
         except FAILURES as error:  # whatever it is: the other ranks wait for an answer
@@ -294,19 +294,19 @@ class RemoteReader(StorageReader):
 
     def _agree(
         self, items: list[Located], files: list[RemoteFile], number: dict[str, int]
-    ) -> tuple[Orders, int]:
+    ) -> tuple[ReadOrders, int]:
         """Send rank 0 what this rank needs; return what this rank is to read, and how much the job needs."""
         rows = [(number[each.file], span.start, span.end) for each in items for span in each.spans]
         table = np.array([row for row in rows if row[2] > row[1]], np.int64).reshape(-1, 3)
         tables = self._exchange.gather(table)
-        orders: list[tuple[Orders, int]] | None = None
+        orders: list[tuple[ReadOrders, int]] | None = None
         if tables is not None:
             orders = deal(tables, files, self._exchange.size)
-        mine: tuple[Orders, int] = self._exchange.scatter(orders)
+        mine: tuple[ReadOrders, int] = self._exchange.scatter(orders)
         return mine
 
     def _turns(
-        self, orders: Orders, work: Work, pool: ThreadPoolExecutor, trouble: list[HoldfastError]
+        self, orders: ReadOrders, work: Work, pool: ThreadPoolExecutor, trouble: list[HoldfastError]
     ) -> bool:
         """Round by round: read ahead, pass on what others need, take what they read; whether all came."""
         ahead = {turn: work.submit(pool, orders, turn) for turn in range(min(2, orders.turns))}
@@ -323,7 +323,7 @@ class RemoteReader(StorageReader):
                 self._pass_on(orders, turn, done, work)
         return True
 
-    def _pass_on(self, orders: Orders, turn: int, done: Round, work: Work) -> None:
+    def _pass_on(self, orders: ReadOrders, turn: int, done: Round, work: Work) -> None:
         coming = orders.coming[orders.coming[:, 3] == turn]
         coming = coming[np.argsort(coming[:, 4], kind="stable")]
         receives = np.bincount(

@@ -87,7 +87,7 @@ async def test_the_port_that_is_active_is_tested(tmp_path: Path) -> None:
 )
 def test_every_adapter_has_time_for_all_its_rounds(count: int, timeout_s: float, turns: list[int]) -> None:
     """Eight adapters one after the other had two rounds each, and only what is five times slower counts then."""
-    ports = [interfaces.Port(f"mlx5_{number}", "1", "400 Gb/sec (4X NDR)") for number in range(count)]
+    ports = [interfaces.ActivePort(f"mlx5_{number}", "1", "400 Gb/sec (4X NDR)") for number in range(count)]
     found = interfaces.in_turns(ports, timeout_s)
     assert [len(turn) for turn in found] == turns
     assert [port for turn in found for port in turn] == ports

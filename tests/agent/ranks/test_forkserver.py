@@ -127,9 +127,11 @@ async def test_forks_of_a_given_server_have_the_agents_environment(
 def test_a_server_with_other_modules_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end is asked for: the agent starts one of its own."""
     here, there = os.pipe()
-    monkeypatch.setenv(forkserver.ENV_GIVEN, forkserver.Given(1, there, ("json",), "life@unit").dumped())
-    given = forkserver.Given.taken()
-    assert given == forkserver.Given(1, there, ("json",), "life@unit")
+    monkeypatch.setenv(
+        forkserver.ENV_GIVEN, forkserver.GivenForkServer(1, there, ("json",), "life@unit").dumped()
+    )
+    given = forkserver.GivenForkServer.taken()
+    assert given == forkserver.GivenForkServer(1, there, ("json",), "life@unit")
     assert not given.used(["json", "wave"])
     assert os.read(here, 1) == b""
     os.close(here)

@@ -247,7 +247,7 @@ class Adopting:
 
     pid, replaced = os.getpid(), False
 
-    def forked(self, process: proc.Known) -> bool:
+    def forked(self, process: proc.KnownProcess) -> bool:
         return process.pid not in self.left
 
     def __init__(self, *left: int) -> None:
@@ -293,7 +293,7 @@ async def test_a_look_that_takes_long_leaves_time_to_die(
         left = remains(tmp_path, late.pid)
         look = left._left
 
-        def slow(run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[proc.Known]:
+        def slow(run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[proc.KnownProcess]:
             found = look(run, alone=alone, spared=spared)
             now[0] = 100.0
             return found

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway, term_of
-from holdfast.agent.uplink.lease import Lease
+from holdfast.agent.uplink.lease import LeaseWatch
 from holdfast.models.agent import Contact, Heard, Witness
 from holdfast.policies.detect import silence
 from holdfast.secret import keys
@@ -95,7 +95,7 @@ class Machine:
         self.knocks: asyncio.Queue[float] = asyncio.Queue()
         self.runs = True
         self.back = False
-        self.lease = Lease(self.standing, SECRET, knock=self._knock, runs=self._look, stop=self._stop)
+        self.lease = LeaseWatch(self.standing, SECRET, knock=self._knock, runs=self._look, stop=self._stop)
         self.standing.answered(self.standing._now(), self.granted)
 
     def _look(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.agent.ranks.run import Run
-from holdfast.agent.uplink.parts import Parts
+from holdfast.agent.uplink.parts import HeartbeatParts
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState, StepMark
 
 
@@ -36,7 +36,7 @@ def told(_: Run) -> dict[str, Any]:
 
 def test_ranks_that_cannot_be_read_are_reported_as_they_last_were(caplog: pytest.LogCaptureFixture) -> None:
     """The machine still has them, no step is reported twice, and the log has one line until it works again."""
-    parts, broken = Parts(), Broken()
+    parts, broken = HeartbeatParts(), Broken()
     run = cast(Run, broken)
     assert parts.job(run, told).ranks[0].step == 1
     broken.fails = True
@@ -53,7 +53,7 @@ def test_ranks_that_cannot_be_read_are_reported_as_they_last_were(caplog: pytest
 
 def test_ranks_of_an_epoch_that_was_never_read_are_named_all_the_same() -> None:
     """Else the gateway would take them for lost, and start the job again; those of an older epoch are no answer."""
-    parts = Parts()
+    parts = HeartbeatParts()
     parts.job(cast(Run, Broken()), told)
     later = Broken(2)
     later.fails = True
@@ -67,4 +67,4 @@ def test_saves_that_cannot_be_read_take_no_ranks_with_them() -> None:
     def fails(_: Run) -> dict[str, Any]:
         raise OSError("no such file")
 
-    assert Parts().job(cast(Run, Broken()), fails).ranks[0].step == 1
+    assert HeartbeatParts().job(cast(Run, Broken()), fails).ranks[0].step == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.models.job import Parallelism
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect.replica_rounds import interval, round_of
-from holdfast.policies.detect.replicas import Found, Held, Known, judge
+from holdfast.policies.detect.replicas import HeldState, KnownResults, RoundResult, judge
 from holdfast.policies.diagnose.groups import place_of
 
 LIMITS = Policy.load().detect.replicas
@@ -53,17 +53,17 @@ def flipped(base: State, since: int, ranks: Sequence[int], paths: Sequence[str] 
 
 def play(
     state: State, ranks: Sequence[int], steps: Sequence[int], layout: Parallelism | None = None
-) -> list[Found]:
+) -> list[RoundResult]:
     """What each round says."""
     layout, world = layout or Parallelism(), max(ranks) + 1
-    learned: dict[tuple[tuple[int, ...], str], Known] = {}
+    learned: dict[tuple[tuple[int, ...], str], KnownResults] = {}
     found = []
     for step in steps:
         held = []
         for rank in ranks:
             at = place_of(rank, world, layout)
             told = dict(sorted(state(rank, step).items()))
-            held.append(Held(rank, (at.tp, at.pp, at.ep), tuple(told), tuple(told.values())))
+            held.append(HeldState(rank, (at.tp, at.pp, at.ep), tuple(told), tuple(told.values())))
         one, learned = judge(held, learned, LIMITS)
         found.append(one)
     return found

@@ -7,7 +7,7 @@ import pytest
 from holdfast.models.agent import Contact
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import silence
-from holdfast.policies.detect.silence import Asked, why_cut_off
+from holdfast.policies.detect.silence import AskedPeer, why_cut_off
 
 POLICY = Policy.load().gateway
 SILENT_S = 3.0
@@ -16,8 +16,8 @@ DEAF = Contact(heard_s=2.9, since_s=100.0)
 JUST_BACK = Contact(heard_s=0.3, since_s=1.0)
 
 
-def asked(*contacts: Contact | None, reached: bool = True) -> list[Asked]:
-    return [Asked(name=f"m{at}", reached=reached, contact=each) for at, each in enumerate(contacts)]
+def asked(*contacts: Contact | None, reached: bool = True) -> list[AskedPeer]:
+    return [AskedPeer(name=f"m{at}", reached=reached, contact=each) for at, each in enumerate(contacts)]
 
 
 def test_others_hear_the_gateway() -> None:
@@ -41,7 +41,7 @@ def test_nobody_answers_at_all() -> None:
     ],
     ids=["nobody to ask", "all deaf", "a gateway that comes back", "one out of reach", "one refuses"],
 )
-def test_the_gateway_may_be_away(answers: list[Asked]) -> None:
+def test_the_gateway_may_be_away(answers: list[AskedPeer]) -> None:
     """Training goes on without it."""
     assert why_cut_off(SILENT_S, answers) == ""
 

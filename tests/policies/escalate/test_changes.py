@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policies.escalate.changes import MOST_LINES, Place, changed_lines, place, told
+from holdfast.policies.escalate.changes import MOST_LINES, CodePlace, changed_lines, place, told
 
 OLD = "import torch\n\ndef read():\n    return 1\n\ndef write():\n    return 2\n"
 
@@ -14,13 +14,13 @@ OLD = "import torch\n\ndef read():\n    return 1\n\ndef write():\n    return 2\n
 @pytest.mark.parametrize(
     ("frame", "found"),
     [
-        ("data.py:33 in read", Place(file="data.py", line=33)),
-        ("lib/a b:c.py:7 in <module>", Place(file="lib/a b:c.py", line=7)),
+        ("data.py:33 in read", CodePlace(file="data.py", line=33)),
+        ("lib/a b:c.py:7 in <module>", CodePlace(file="lib/a b:c.py", line=7)),
         ("data.py in read", None),
         ("", None),
     ],
 )
-def test_where_a_traceback_ends(frame: str, found: Place | None) -> None:
+def test_where_a_traceback_ends(frame: str, found: CodePlace | None) -> None:
     """As ranks tell it."""
     assert place(frame) == found
 

@@ -16,7 +16,7 @@ from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.pool import MachineGroupPolicy, SparePoolPolicy
 from holdfast.policies.pool.machine_groups import group_of, groups, split
 from holdfast.policies.pool.spare_pool import (
-    History,
+    GroupHistory,
     coverage,
     estimate_rate,
     plan,
@@ -139,7 +139,7 @@ def test_the_interval_narrows_with_history() -> None:
 
 def test_the_plan_tells_size_catastrophe_and_cost() -> None:
     """1,024 machines at the prior rate: ByteRobust's four, a switch beside it, and what four standbys bring."""
-    found = plan(History(machines=1024), policy_with())
+    found = plan(GroupHistory(machines=1024), policy_with())
     assert (found.computed, found.target) == (4, 4)
     assert found.coverage >= 0.99
     assert (found.catastrophe.machines, found.catastrophe.short) == (32, 28)
@@ -150,7 +150,7 @@ def test_the_plan_tells_size_catastrophe_and_cost() -> None:
     assert found.costs[found.cheapest].net == max(cost.net for cost in found.costs)
     assert four.saved == pytest.approx(1024 * 0.0012 * 1024 * (379 - 65) / 3600, rel=0.01)
     assert any("0 failures in 0.0 machine-days" in reason for reason in found.reasons)
-    assert plan(History(machines=1024), policy_with(maximum=3)).target == 3
+    assert plan(GroupHistory(machines=1024), policy_with(maximum=3)).target == 3
 
 
 def test_the_pool_grows_at_once_and_shrinks_late() -> None:
@@ -158,7 +158,7 @@ def test_the_pool_grows_at_once_and_shrinks_late() -> None:
     n, policy = 1024, policy_with()
 
     def at(rate: float, current: int | None) -> int:
-        return plan(History(machines=n), policy, current, rate).target
+        return plan(GroupHistory(machines=n), policy, current, rate).target
 
     assert at(0.00127, 4) == 5
     assert at(0.00125, 5) == 5  # the percentile is 4, but a rate 20 % higher needs 5
@@ -172,16 +172,16 @@ def test_the_target_stays_within_its_limits_and_is_stable(
 ) -> None:
     """Whatever the rate; and asked again with its own answer it does not change it."""
     policy = policy_with(minimum=minimum, maximum=maximum)
-    found = plan(History(machines=n), policy, current, rate)
+    found = plan(GroupHistory(machines=n), policy, current, rate)
     assert minimum <= found.target <= maximum
     assert found.target >= min(max(found.computed, minimum), maximum)
-    assert plan(History(machines=n), policy, found.target, rate).target == found.target
+    assert plan(GroupHistory(machines=n), policy, found.target, rate).target == found.target
 
 
 @given(st.integers(1, 2000), st.floats(1e-5, 0.01))
 def test_every_standby_more_saves_less_than_the_one_before(n: int, rate: float) -> None:
     """Savings are concave, coverage grows, idle time is linear."""
-    costs = plan(History(machines=n), policy_with(), rate=rate).costs
+    costs = plan(GroupHistory(machines=n), policy_with(), rate=rate).costs
     gains = [b.saved - a.saved for a, b in pairwise(costs)]
     assert all(b <= a + 1e-6 for a, b in pairwise(gains))
     assert [cost.coverage for cost in costs] == sorted(cost.coverage for cost in costs)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Tier
 from holdfast.models.job import FromScratch
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.restore.from_zero import Act, Facts, decide, pause_s
+from holdfast.policies.restore.from_zero import Consequence, PlanFacts, decide, pause_s
 
 LIMITS = Policy.load().restore
 NONE = RestorePlan(step=0, tier=None, reasons=("step 1200 of epoch 1 skipped: lacks rank 3; not in S3",))
@@ -23,35 +23,35 @@ IN_S3 = RestorePlan(
 )
 
 
-def facts(**more: Any) -> Facts:
+def facts(**more: Any) -> PlanFacts:
     known: dict[str, Any] = {"job": "gpt", "reached": 1200, "saved": True, "plan": NONE}
-    return Facts(**known | more)
+    return PlanFacts(**known | more)
 
 
 @pytest.mark.parametrize(
     ("known", "act"),
     [
-        ({"plan": KEPT}, Act.GO_ON),
-        ({"plan": KEPT, "store_error": "refused"}, Act.GO_ON),
-        ({"plan": IN_S3}, Act.GO_ON),
-        ({"plan": IN_S3, "store_error": "refused"}, Act.WAIT),
-        ({"plan": IN_S3, "store_error": "refused", "waited_s": LIMITS.wait_s}, Act.ASK),
-        ({}, Act.ASK),
-        ({"store_error": "refused"}, Act.WAIT),
-        ({"store_error": "refused", "waited_s": LIMITS.wait_s}, Act.ASK),
-        ({"silent": ("m1",)}, Act.WAIT),
-        ({"silent": ("m1",), "waited_s": LIMITS.wait_s}, Act.ASK),
-        ({"saved": False}, Act.GO_ON),
-        ({"saved": False, "reached": 0}, Act.GO_ON),
-        ({"saved": False, "reached": 0, "store_error": "refused"}, Act.GO_ON),
-        ({"saved": False, "store_error": "refused"}, Act.WAIT),
-        ({"from_scratch": FromScratch.ALLOW}, Act.GO_ON),
-        ({"from_scratch": FromScratch.ALLOW, "store_error": "refused"}, Act.WAIT),
-        ({"from_scratch": FromScratch.NEVER}, Act.ASK),
-        ({"from_scratch": FromScratch.NEVER, "saved": False}, Act.GO_ON),
+        ({"plan": KEPT}, Consequence.GO_ON),
+        ({"plan": KEPT, "store_error": "refused"}, Consequence.GO_ON),
+        ({"plan": IN_S3}, Consequence.GO_ON),
+        ({"plan": IN_S3, "store_error": "refused"}, Consequence.WAIT),
+        ({"plan": IN_S3, "store_error": "refused", "waited_s": LIMITS.wait_s}, Consequence.ASK),
+        ({}, Consequence.ASK),
+        ({"store_error": "refused"}, Consequence.WAIT),
+        ({"store_error": "refused", "waited_s": LIMITS.wait_s}, Consequence.ASK),
+        ({"silent": ("m1",)}, Consequence.WAIT),
+        ({"silent": ("m1",), "waited_s": LIMITS.wait_s}, Consequence.ASK),
+        ({"saved": False}, Consequence.GO_ON),
+        ({"saved": False, "reached": 0}, Consequence.GO_ON),
+        ({"saved": False, "reached": 0, "store_error": "refused"}, Consequence.GO_ON),
+        ({"saved": False, "store_error": "refused"}, Consequence.WAIT),
+        ({"from_scratch": FromScratch.ALLOW}, Consequence.GO_ON),
+        ({"from_scratch": FromScratch.ALLOW, "store_error": "refused"}, Consequence.WAIT),
+        ({"from_scratch": FromScratch.NEVER}, Consequence.ASK),
+        ({"from_scratch": FromScratch.NEVER, "saved": False}, Consequence.GO_ON),
     ],
 )
-def test_what_follows(known: dict[str, Any], act: Act) -> None:
+def test_what_follows(known: dict[str, Any], act: Consequence) -> None:
     """Every combination that is a decision of its own."""
     assert decide(facts(**known), LIMITS).act is act
 
@@ -73,8 +73,8 @@ def test_never_offers_no_start_from_zero() -> None:
 def test_the_jobs_own_setting_comes_first() -> None:
     """A policy that allows it, a job that does not."""
     allowing = LIMITS.model_copy(update={"from_scratch": FromScratch.ALLOW})
-    assert decide(facts(), allowing).act is Act.GO_ON
-    assert decide(facts(from_scratch=FromScratch.ASK), allowing).act is Act.ASK
+    assert decide(facts(), allowing).act is Consequence.GO_ON
+    assert decide(facts(from_scratch=FromScratch.ASK), allowing).act is Consequence.ASK
 
 
 @given(
@@ -92,11 +92,11 @@ def test_what_was_saved_is_never_thrown_away_unasked(
         facts(reached=reached, store_error=error, silent=silent, waited_s=waited_s, from_scratch=setting),
         LIMITS,
     )
-    if decision.act is Act.GO_ON:
+    if decision.act is Consequence.GO_ON:
         assert setting is FromScratch.ALLOW
         assert not error
         assert not silent
-    if decision.act is Act.WAIT:
+    if decision.act is Consequence.WAIT:
         assert waited_s < LIMITS.wait_s
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.models.roles import Place, Restart, RestartWhen, RoleSpec, WithTrainer
 from holdfast.policies.roles.order import all_ready, may_start, waits_for
 from holdfast.policies.roles.placement import after_failure, place
-from holdfast.policies.roles.restart import Ended, after, pause_s
+from holdfast.policies.roles.restart import ReplicaEnd, after, pause_s
 
 ROLES = {
     "trainer": RoleSpec(needs=("cache",)),
@@ -123,16 +123,16 @@ def test_pauses_grow_while_runs_are_bad() -> None:
 
 def test_a_good_run_clears_the_count() -> None:
     """One that announced itself or lasted: kills without end are no failure of the replica."""
-    for good in (Ended(1, -9, announced=True), Ended(61, 1)):
+    for good in (ReplicaEnd(1, -9, announced=True), ReplicaEnd(61, 1)):
         assert after(good, RULE, 2, (), 0).failures == 0
-    assert after(Ended(1, 1), RULE, 1, (), 0).pause_s == 2
-    assert after(Ended(1, 1), RULE, 2, (), 0).failed == "3 failures in a row (restart.failures)"
+    assert after(ReplicaEnd(1, 1), RULE, 1, (), 0).pause_s == 2
+    assert after(ReplicaEnd(1, 1), RULE, 2, (), 0).failed == "3 failures in a row (restart.failures)"
 
 
 def test_the_budget_counts_restarts_within_an_hour() -> None:
     """Good runs too."""
     rule = RULE.model_copy(update={"per_hour": 2})
-    good = Ended(1, -9, announced=True)
+    good = ReplicaEnd(1, -9, announced=True)
     assert (
         after(good, rule, 0, (0.0, 3000.0), 3500.0).failed == "2 restarts within an hour (restart.per_hour)"
     )
@@ -141,7 +141,7 @@ def test_the_budget_counts_restarts_within_an_hour() -> None:
 
 def test_a_replica_that_ends_well_is_done_unless_it_runs_always() -> None:
     """And one that is never restarted is given up with its failure."""
-    ended, failed = Ended(1, 0), Ended(1, 1)
+    ended, failed = ReplicaEnd(1, 0), ReplicaEnd(1, 1)
     assert after(ended, RULE, 0, (), 0) == after(
         ended, RULE.model_copy(update={"when": RestartWhen.NEVER}), 0, (), 0
     )
@@ -159,7 +159,7 @@ def test_a_replica_is_given_up_only_after_so_many_bad_runs_in_a_row(
     """Whatever it did before, and never with a pause longer than allowed."""
     failures = bad = 0
     for run in runs:
-        ended = Ended(*run)
+        ended = ReplicaEnd(*run)
         bad = 0 if ended.good(RULE) else bad + 1
         what = after(ended, RULE.model_copy(update={"when": RestartWhen.ALWAYS}), failures, (), 0)
         failures = what.failures

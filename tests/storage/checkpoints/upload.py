@@ -12,11 +12,11 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage.checkpoints.format import boxes
 from holdfast.storage.checkpoints.format.blocks import digest_blocks
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.remote import manifests
-from holdfast.storage.checkpoints.remote.manifests import Manifest, Part, Parts, RemoteFile, object_key
+from holdfast.storage.checkpoints.remote.manifests import Manifest, PartFile, Parts, RemoteFile, object_key
 from holdfast.storage.objects.base import ObjectStore
 
 
@@ -56,7 +56,7 @@ def upload(
 def _put(store: ObjectStore, key: str, path: Path) -> RemoteFile:
     data = path.read_bytes()
     store.put(object_key(key, path.name), data)
-    part = Part(
+    part = PartFile(
         name=path.name,
         start=0,
         nbytes=len(data),
@@ -72,7 +72,7 @@ def _put_boxes(store: ObjectStore, key: str, metadata: Metadata, names: list[str
     data = boxes.pack(table_of(metadata, names), "stock")
     store.put(object_key(key, manifests.BOXES), data)
     blocks, digest = digest_blocks(data), xxhash.xxh3_128_hexdigest(data)
-    part = Part(name=manifests.BOXES, start=0, nbytes=len(data), digest=digest, blocks=blocks)
+    part = PartFile(name=manifests.BOXES, start=0, nbytes=len(data), digest=digest, blocks=blocks)
     store.put(object_key(key, manifests.BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
     return part.described(manifests.BOXES_PART)
 
@@ -81,7 +81,9 @@ def table_of(metadata: Metadata, names: list[str]) -> Table:
     """The boxes of stock metadata as arrays; its files are ``names``."""
     number = {name: at for at, name in enumerate(metadata.state_dict_metadata)}
     kinds = [
-        Kind(name, each.size, each.properties) if isinstance(each, TensorStorageMetadata) else Kind(name)
+        ItemKind(name, each.size, each.properties)
+        if isinstance(each, TensorStorageMetadata)
+        else ItemKind(name)
         for name, each in metadata.state_dict_metadata.items()
     ]
     sizes = {

@@ -26,12 +26,12 @@ from holdfast.errors import CheckpointError, DamagedError, UncoveredError
 from holdfast.storage.checkpoints.format import boxes, columns, metadata_pickle, pieces, plan_file
 from holdfast.storage.checkpoints.format.boxes import Boxes
 from holdfast.storage.checkpoints.format.compact import CompactMetadata
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 from holdfast.storage.checkpoints.format.global_plan import plan_globally
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.load.safe_load import SafeLoadPlanner
-from holdfast.storage.checkpoints.remote.manifests import Part
+from holdfast.storage.checkpoints.remote.manifests import PartFile
 from tests.storage.checkpoints.format.test_metadata_pickle import tables
 
 pytestmark = pytest.mark.torch
@@ -79,7 +79,7 @@ def cuts(draw: st.DrawFn) -> Table:
     kinds, rows = [], []
     for number in range(draw(st.integers(1, 4))):
         size = draw(st.lists(st.integers(1, 7), max_size=3))
-        kinds.append(Kind(f"model.{number}", torch.Size(size), TensorProperties(torch.float16)))
+        kinds.append(ItemKind(f"model.{number}", torch.Size(size), TensorProperties(torch.float16)))
         found = [([0] * len(size), size)]
         for _ in range(draw(st.integers(0, 6))):
             offsets, sizes = found.pop(draw(st.integers(0, len(found) - 1)))
@@ -98,7 +98,7 @@ def cuts(draw: st.DrawFn) -> Table:
     for part in ("python", "torch"):
         for rank in sorted(own):
             size = torch.Size((5,)) if part == "torch" else None
-            kinds.append(Kind(f"rng/{rank}.{part}", size, size and TensorProperties(torch.uint8)))
+            kinds.append(ItemKind(f"rng/{rank}.{part}", size, size and TensorProperties(torch.uint8)))
             rows.append((len(kinds) - 1, (0,) if size else (), (5,) if size else ()))
     rows = draw(st.permutations(rows))
     offsets, sizes = np.zeros((len(rows), 3), np.int64), np.ones((len(rows), 3), np.int64)
@@ -304,8 +304,8 @@ def test_files_are_placed_in_both_forms_alike() -> None:
     end = int((table.at + table.nbytes).max())
     parts = [
         (
-            Part(name=f"/bucket/old/__{rank}_0.distcp", start=0, nbytes=border, digest=""),
-            Part(name=f"__{rank}_1.distcp", start=border, nbytes=end - border, digest=""),
+            PartFile(name=f"/bucket/old/__{rank}_0.distcp", start=0, nbytes=border, digest=""),
+            PartFile(name=f"__{rank}_1.distcp", start=border, nbytes=end - border, digest=""),
         )
         for rank in range(16)
     ]

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from holdfast.storage.checkpoints.format import metadata_pickle
-from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.describe import ItemKind
 from holdfast.storage.checkpoints.format.metadata_pickle import Table
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 
@@ -35,10 +35,14 @@ def tables(draw: st.DrawFn) -> Table:
     numbers = st.integers(0, 2**40)
     sizes = draw(st.lists(st.none() | st.lists(numbers, max_size=D), min_size=1, max_size=6))
     kinds = [
-        Kind(f"n{i}.ä", None if size is None else torch.Size(size), size and TensorProperties(torch.bfloat16))
+        ItemKind(
+            f"n{i}.ä", None if size is None else torch.Size(size), size and TensorProperties(torch.bfloat16)
+        )
         for i, size in enumerate(sizes)
     ]
-    kinds = [Kind(k.fqn, k.size, TensorProperties(torch.bool)) if k.size is not None else k for k in kinds]
+    kinds = [
+        ItemKind(k.fqn, k.size, TensorProperties(torch.bool)) if k.size is not None else k for k in kinds
+    ]
     rows = [
         (name, draw(st.integers(0, 2)), [[draw(numbers) for _ in range(D)] for _ in range(2)])
         for name, kind in enumerate(kinds)

@@ -14,7 +14,7 @@ from holdfast.models.replica import REST, StateDigests
 from holdfast.storage.checkpoints.format.layout import ShardLayout, lay_out
 from holdfast.storage.checkpoints.format.plan import make_plan
 from holdfast.storage.checkpoints.load import tensor_digests as module
-from holdfast.storage.checkpoints.load.held import Entry
+from holdfast.storage.checkpoints.load.held import HeldEntry
 from holdfast.storage.checkpoints.load.tensor_digests import tensor_digests
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
@@ -44,7 +44,7 @@ def test_tensors_of_several_elements_by_name_and_box(tmp_path: Path) -> None:
     """Numbers and objects are none of it; parts say which part they are."""
     found = tensor_digests(save(tmp_path, state()))
     assert found.keys() == {"model.half", "model.w", "optimizer.state.w.exp_avg"}
-    assert module._path(Entry("w", (6, 5), torch.float32, ((2, 0), (2, 5)))) == "w[2:4, 0:5]"
+    assert module._path(HeldEntry("w", (6, 5), torch.float32, ((2, 0), (2, 5)))) == "w[2:4, 0:5]"
 
 
 def test_the_file_of_another_replica_says_the_same(tmp_path: Path) -> None:
