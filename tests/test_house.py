@@ -58,7 +58,20 @@ MAY_IMPORT = {
     "operations": BELOW_TASKS | {"operations"},
     "tasks": BELOW_TASKS | {"operations", "tasks"},
     "flows": BASE | {"operations", "tasks", "flows"},
+    "data": BASE | {"data", "session"},
+    "integrations": BASE | {"integrations", "session", "storage"},
+    "simulate": BASE | {"simulate", "policies"},
+    "hindsight": BELOW_TASKS | {"hindsight", "operations", "tasks"},
+    "scaffold": BASE | {"scaffold", "plugins"},
+    "deployments": BELOW_TASKS | {"deployments", "operations", "tasks", "process_name"},
+    "testing": BELOW_TASKS | {"testing", "hindsight", "operations", "tasks", "deployments"},
+    # Faults are done underneath: to agents, services and machines. They, chaos and the demo are tools beside the house.
+    "inject": BASE | {"inject", "chaos", "agent", "storage", "drivers", "plugins", "deployments"},
+    "chaos": BASE | {"chaos", "inject", "cli", "demo", "policies", "storage", "deployments"},
+    "demo": BASE | {"demo", "inject", "cli", "policies", "storage", "deployments"},
 }
+ON_TOP = {"cli"}
+"""What may import all others."""
 
 
 @functools.cache
@@ -104,6 +117,12 @@ def test_parts_import_only_what_lies_below_them(part: str) -> None:
     """flows -> tasks -> agent client, drivers, storage, policies -> models."""
     wrong = {file: sorted(names - MAY_IMPORT[part]) for file, names in imports_of(part).items()}
     assert {file: names for file, names in wrong.items() if names} == {}
+
+
+def test_every_part_has_its_rule() -> None:
+    """A new room says what it may use."""
+    rooms = {name for name, files in parts().items() if len(files) > 1}
+    assert rooms - MAY_IMPORT.keys() - BASE == ON_TOP
 
 
 def test_only_deployments_import_flows() -> None:
