@@ -1,4 +1,4 @@
-"""Rank exits: separate the root cause from its echoes, and user code from everything else."""
+"""Rank exits: separate the root cause from its cascading failures, and user code from everything else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 def is_cascade(alert: Alert) -> bool:
-    """Return whether the alert is a rank exit that only echoes the loss of a peer."""
+    """Return whether the alert is a rank exit that only follows the loss of a peer."""
     return alert.kind is AlertKind.RANK_EXIT and bool(alert.evidence.get("cascade"))
 
 
 def root_cause(
     alerts: Sequence[Alert], job: Job, code_changed_at: float | None, policy: ClassifyPolicy
 ) -> Classification | None:
-    """Judge the rank exits that are no echoes; None when there are none.
+    """Judge the rank exits that are no cascading failures; None when there are none.
 
-    A rank killed by a signal outweighs an exception: user code that fails because a peer died is an echo that
-    was not recognised as one.
+    A rank killed by a signal outweighs an exception: user code that fails because a peer died is a cascading failure
+    that was not recognised as one.
     """
     roots = separate(alerts).roots
     if not roots:
@@ -122,8 +122,8 @@ def _crash(
         reasons.insert(0, f"the saved state cannot be loaded: {str(unloadable)[:300]}")
     if len(roots) > 1:
         reasons.append(f"{len(roots)} ranks report a cause of their own")
-    if echoes := sum(is_cascade(alert) for alert in alerts):
-        reasons.append(f"{echoes} ranks ended because they lost a peer")
+    if cascades := sum(is_cascade(alert) for alert in alerts):
+        reasons.append(f"{cascades} ranks ended because they lost a peer")
     reasons += [f"{sure_signs.describe(alert)} on the same machine" for alert in _gpu_errors(roots, alerts)]
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,

@@ -1,4 +1,4 @@
-"""Importance of an alert, for when there are too many to read: an echo gives way to evidence, evidence to a sign."""
+"""Importance of an alert, for when there are too many: cascading failures give way to evidence, evidence to signs."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Classification of alerts into an incident class: sure signs act at once, the rest is weighed.
 
 The answer is one of three: :class:`~holdfast.models.alert.Classification` (open an incident),
-:class:`Wait` (only echoes so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does not
+:class:`Wait` (only cascading failures so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does not
 depend on the order in which alerts arrived, nor on duplicates.
 
-The meaning of each kind is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and
-why: a human's report; a machine that is surely gone; a number that is not finite (an assertion on it is an echo); a
-process that died by itself, for the reason found beside it; no progress, likewise; what playbooks of other packages
-wait for; what else acts alone or came again; a code update and a planned move (they can wait).
+The meaning of each kind is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and why:
+a human's report; a machine that is surely gone; a number that is not finite (an assertion on it is a cascading
+failure); a process that died by itself, for the reason found beside it; no progress, likewise; what playbooks of other
+packages wait for; what else acts alone or came again; a code update and a planned move (they can wait).
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
 
 def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
     """Accuse the machine of the job that does not answer while peers lost a connection."""
-    echoes = [alert for alert in alerts if exits.is_cascade(alert)]
+    cascades = [alert for alert in alerts if exits.is_cascade(alert)]
     silent = [name for name in context.job.machines if name in context.unreachable]
-    if not echoes or not silent:
+    if not cascades or not silent:
         return None
     several = f"{len(silent)} machines do not answer: " if len(silent) > 1 else ""
     return Classification(
@@ -139,7 +139,7 @@ def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification
         machine=silent[0],
         reasons=(
             f"{several}agent of {join_names(silent)} does not answer",
-            f"{len(echoes)} ranks lost the connection to a peer",
+            f"{len(cascades)} ranks lost the connection to a peer",
         ),
     )
 
@@ -259,18 +259,18 @@ def _switch_may_explain(
 
 def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
     """Judge lost-peer exits alone: wait a moment for the root cause; then it is a crash without a culprit."""
-    echoes = [alert for alert in alerts if exits.is_cascade(alert)]
-    if not echoes:
+    cascades = [alert for alert in alerts if exits.is_cascade(alert)]
+    if not cascades:
         return None
-    # From the first: a steady trickle of echoes must not put the decision off for ever.
-    first = min(alert.at for alert in echoes)
+    # From the first: a steady trickle of cascading failures must not put the decision off for ever.
+    first = min(alert.at for alert in cascades)
     doubtful = [name for name in context.job.machines if name in context.doubtful]
     # Counted from when it was heard: a machine's clock may be minutes off.
     began = first if context.heard_at is None else context.heard_at
     until = began + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
     if first < context.listening_since:
         until = max(until, context.listening_since + policy.classify.late_s)
-    ranks = sorted({alert.rank for alert in echoes if alert.rank is not None})
+    ranks = sorted({alert.rank for alert in cascades if alert.rank is not None})
     if context.now < until:
         why = f"{join_names(doubtful)} may be lost" if doubtful else "the peer's own report may still come"
         return Wait(until_s=until, why=f"ranks {ranks} lost a peer; {why}")

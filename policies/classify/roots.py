@@ -21,22 +21,22 @@ NEAR_S = 2400.0
 
 
 class SeparatedExits(Frozen):
-    """Exits of ranks, separated into roots and echoes."""
+    """Exits of ranks, separated into roots and cascading failures."""
 
     roots: tuple[Alert, ...] = ()
     """Exits with a cause of their own, the likeliest first."""
-    echoes: tuple[Alert, ...] = ()
+    cascades: tuple[Alert, ...] = ()
     """Exits of ranks that lost a peer, earliest first."""
 
 
 def separate(alerts: Iterable[Alert]) -> SeparatedExits:
-    """Separate roots from echoes.
+    """Separate roots from cascading failures.
 
-    An exit is an echo when its last log lines report only a lost peer. When all do, a rank whose log had a cause not
-    long before (an illegal memory access, and then the peers were gone) is a root after all.
+    An exit is a cascading failure when its last log lines report only a lost peer. When all do, a rank whose log had a
+    cause not long before (an illegal memory access, and then the peers were gone) is a root after all.
 
-    Among roots, one killed by a signal outweighs an exception (user code that fails because a peer died is an
-    echo that was not recognised as one); then the earliest counts, by the rank's own time where it reported one.
+    Among roots, one killed by a signal outweighs an exception (user code that fails because a peer died is a cascading
+    failure that was not recognised as one); then the earliest counts, by the rank's own time where it reported one.
     """
     listed = list(alerts)
     exits = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
@@ -45,9 +45,9 @@ def separate(alerts: Iterable[Alert]) -> SeparatedExits:
         said = [alert for alert in listed if _tells_a_cause(alert)]
         roots = [alert for alert in exits if any(_before(line, alert) for line in said)]
     chosen = {alert.key for alert in roots}
-    echoes = [alert for alert in exits if alert.key not in chosen]
+    cascades = [alert for alert in exits if alert.key not in chosen]
     return SeparatedExits(
-        roots=tuple(sorted(roots, key=_likeliest)), echoes=tuple(sorted(echoes, key=_earliest))
+        roots=tuple(sorted(roots, key=_likeliest)), cascades=tuple(sorted(cascades, key=_earliest))
     )
 
 

@@ -154,7 +154,7 @@ def _same_machine(one: Signature, other: Signature) -> bool:
 
 
 def _root(alerts: Sequence[Alert]) -> Alert | None:
-    """Return the alert that shows what failed: a number, a rank's own cause, else any alert that is no echo."""
+    """Return the alert that shows what failed: a number, a rank's own cause, else any that is no cascading failure."""
     for kind in (AlertKind.NON_FINITE, AlertKind.METRIC_JUMP):
         if numbers := [alert for alert in alerts if alert.kind is kind]:
             # Numbers are of all ranks: the first reporter proves nothing.

@@ -125,6 +125,6 @@ def _failed(seen: _Exit, exit_code: int, now: float) -> Alert:
         epoch=seen.epoch,
         incarnation=seen.incarnation,
         at=now,
-        # Less than the agent would have reported; whether it is an echo cannot be seen from here.
+        # Less than the agent would have reported; whether it is a cascading failure cannot be seen from here.
         evidence={"exit_code": exit_code, "source": "heartbeat", "cascade": False},
     )

@@ -310,7 +310,7 @@ class Correlator:
         return self.held_back(job, found.incident_class, named)
 
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
-        """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""
+        """Return whether only cascading failures came so far, while another alert that came in time still waits."""
         since = self._turns.root_since(job)
         return (
             since is not None

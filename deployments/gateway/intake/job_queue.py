@@ -1,7 +1,7 @@
 """Process one alert of a job at a time, with limits on how many may wait, and on which others they wait for.
 
-In an alert storm on a busy host echoes come faster than the ledger answers. In one line with them the root would
-wait for longer than the echoes wait for their root, and every alert that waits takes memory.
+In an alert storm on a busy host cascading failures come faster than the ledger answers. In one line with them the root
+would wait for longer than the cascading failures wait for their root, and every alert that waits takes memory.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class JobQueue:
         self._numbers = count()
 
     def echo_crowded(self, job: str) -> bool:
-        """Return whether enough echoes of ``job`` wait, so that no further one need wait."""
+        """Return whether enough cascading failures of ``job`` wait, so that no further one need wait."""
         return self._echoes[job] >= ECHOES
 
     def root_since(self, job: str) -> float | None:
-        """Return when the first waiting alert that is no echo arrived; None: none waits."""
+        """Return when the first waiting alert that is no cascading failure arrived; None: none waits."""
         return next(iter(self._others[job].values()), None)
 
     @asynccontextmanager
     async def of_echo(self, job: str) -> AsyncIterator[None]:
-        """Hold the job's lock for an echo."""
+        """Hold the job's lock for a cascading failure."""
         self._echoes[job] += 1
         try:
             await self._locks[job].acquire()

@@ -32,7 +32,7 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
     spent = account(incident_phases(incident, actions, since, until), since, until).by_phase()
     ui, run = prefect_ui(gateway), incident.flow_run_id
     alerts = ledger.alerts(incident_id)[::-1]
-    following = {alert.key for alert in separate(alerts).echoes}
+    following = {alert.key for alert in separate(alerts).cascades}
     return {
         "incident": incident.model_dump(mode="json", exclude={"alerts"}),
         "alerts": [alert.model_dump(mode="json") | {"follows": alert.key in following} for alert in alerts],

@@ -210,7 +210,7 @@ class RunEvents:
         self._watch.metrics.saves_skipped.labels(self._run.start.job).inc()
 
     def lost_peer(self, rank: int, message: Mapping[str, Any]) -> None:
-        """Report the same alert as if its process had ended: an echo, which leads to the one that is gone."""
+        """Report the alert as if its process had ended: a cascading failure, which leads to the one that is gone."""
         if not self._silent:
             found = exits.evidence(1, message, self._run.log_tail(rank))
             self._watch.alert(self._run, AlertKind.RANK_EXIT, rank, found | {"kept": True})

@@ -78,7 +78,7 @@ def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
         try:
             _leave()
         except CheckpointError as error:
-            raise (left.lost or error) from None  # an echo stays one
+            raise (left.lost or error) from None  # a cascading failure stays one
         _await_next(orders, reporter, left.lost)
         return None
     finally:

@@ -28,8 +28,8 @@ def test_the_root_is_the_one_that_lost_no_peer() -> None:
     """However early the others reported."""
     found = separate([*(echo(n, NOW + n / 100) for n in range(99)), rank_exit(99, NOW + 5, signal="SIGSEGV")])
     assert ranks(found.roots) == [99]
-    assert len(found.echoes) == 99
-    assert ranks(found.echoes)[0] == 0
+    assert len(found.cascades) == 99
+    assert ranks(found.cascades)[0] == 0
 
 
 def test_a_killed_rank_outweighs_an_exception() -> None:
@@ -48,7 +48,7 @@ def test_the_ranks_own_time_counts() -> None:
 def test_a_log_that_spoke_of_a_cause_makes_an_echo_a_root() -> None:
     """An illegal memory access, and then the peers were gone."""
     found = separate([echo(0, NOW), echo(1, NOW + 1), log_line(1, "gpu")])
-    assert (ranks(found.roots), ranks(found.echoes)) == ([1], [0])
+    assert (ranks(found.roots), ranks(found.cascades)) == ([1], [0])
 
 
 def test_a_log_that_speaks_of_peers_or_the_network_does_not() -> None:
@@ -92,7 +92,7 @@ def test_the_order_of_arrival_does_not_matter(alerts: list[Alert], random: Any) 
     random.shuffle(shuffled)
     assert separate(shuffled) == found
     exits = [each for each in alerts if each.kind is AlertKind.RANK_EXIT]
-    assert len(found.roots) + len(found.echoes) == len(exits)
+    assert len(found.roots) + len(found.cascades) == len(exits)
     if any(not each.evidence["cascade"] for each in exits):
         assert not any(each.evidence["cascade"] for each in found.roots)
 
