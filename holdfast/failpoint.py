@@ -45,8 +45,8 @@ POINTS: dict[str, str] = {
     "s3.metadata": "the stock metadata is in S3, the manifest is not",
     "s3.manifest": "the manifest is in S3, its caller does not know yet",
     "s3.code": "the archive of a code version is in S3, its caller does not know yet",
-    "tidy.manifests": "manifests of checkpoints that go are deleted, their files are not",
-    "tidy.files": "so are their files; unfinished uploads are not",
+    "garbage.manifests": "manifests of checkpoints that go are deleted, their files are not",
+    "garbage.files": "so are their files; unfinished uploads are not",
 }
 """Every place, and what has just happened there."""
 

@@ -107,14 +107,14 @@ class Gateway:
         self.acts = acts = while_sure(acts, self._require_sure)
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, HeadStarts(self.site, acts, self.dispatcher), prober)
-        self.carry_over = Requeue(self.site, self.correlator)
+        self.requeue = Requeue(self.site, self.correlator)
         self.waiting = Waiting(self.site, self.dispatcher)
         self.waiting.launching = self.correlator.starting.held
         self.on_hold = OnHold(self.site, self.correlator)
         self.correlator.over = self._over
         self.correlator.keep = self.on_hold.keep
         self.correlator.held_back = self.waiting.held_back
-        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts, self.waiting)
+        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.requeue, acts, self.waiting)
         self.approvals = Approvals(self.site, runs)
         self.leftovers = Leftovers(self.site, runs)
         self.admissions = Admissions(self.site, runs)
@@ -178,7 +178,7 @@ class Gateway:
         for take_up in self.resuming:
             await take_up()
         self.site.fleet.grace(self.site.clock.now())
-        await self.carry_over.resume()
+        await self.requeue.resume()
         await self.waiting.resume()
         await self.on_hold.resume()
         await self.reconciler.tick()

@@ -195,7 +195,7 @@ class Agent(Commands):
         self._lease = LeaseWatch(
             self.standing,
             secret,
-            knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),
+            probe_gateways=lambda patience_s: self._reporter.probe_gateways(self._heartbeat(), patience_s),
             runs=lambda: self.roles.running or any(run.running for run in self.jobs.runs.values()),
             stop=self._stop_cut_off,
             tls=self._tls,

@@ -212,7 +212,7 @@ def prune(
     _all(store, job)
     rules = _retention(job, keep_last, keep_every, deletes=yes)
     grace_s = context.settings().s3_tidy_s if grace is None else grace
-    done = garbage.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
+    done = garbage.collect(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
     if as_json:
         print_json(done.model_dump(mode="json") | {"deleted": yes, "rules": rules.model_dump(mode="json")})
         return

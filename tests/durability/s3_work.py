@@ -12,7 +12,7 @@ from holdfast.models.checkpoint import Retention
 from holdfast.policies.restore.retention import keep
 from holdfast.storage.checkpoints.format import plan_file
 from holdfast.storage.checkpoints.remote import export, manifests, publish
-from holdfast.storage.checkpoints.remote.garbage import tidy
+from holdfast.storage.checkpoints.remote.garbage import collect
 from holdfast.storage.checkpoints.remote.verify import verify
 from holdfast.storage.code import archive, versions
 from holdfast.storage.objects.s3 import S3Store
@@ -33,7 +33,7 @@ def all_work(store: S3Store) -> dict[str, Work]:
     return {
         "upload": Work(("s3.file", "s3.part", "s3.boxes", "s3.metadata", "s3.manifest"), bound(upload), bound(whole)),
         "store": Work(("s3.code",), bound(store_code), bound(code_is_there)),
-        "tidy": Work(("tidy",), bound(tidy_up), bound(newest_is_whole), bound(upload_all)),
+        "garbage": Work(("garbage",), bound(collect_garbage), bound(newest_is_whole), bound(upload_all)),
         "export": Work(("export",), bound(take_out), bound(all_or_none), bound(upload_all)),
     }  # fmt: skip
 
@@ -78,17 +78,17 @@ def code_is_there(store: S3Store, folder: Path, told: Sequence[str]) -> None:
     assert archive.pack(versions.checkout(store, "toy", version, folder / version)).version == version
 
 
-def tidy_up(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
+def collect_garbage(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     """The older checkpoint goes."""
     rules, clock = Retention(keep_last=1), FakeClock(time.time() + 2 * _GRACE_S)
-    tidy(store, "toy", partial(keep, rules=rules), grace_s=_GRACE_S, clock=clock)
+    collect(store, "toy", partial(keep, rules=rules), grace_s=_GRACE_S, clock=clock)
     acknowledge("tidied")
 
 
 def newest_is_whole(store: S3Store, folder: Path, told: Sequence[str]) -> None:
     """The one that stays, before and after it is done again."""
     _complete_and_whole(store, {STEPS[-1]})
-    tidy_up(store, folder, lambda _: None)
+    collect_garbage(store, folder, lambda _: None)
     _complete_and_whole(store, {STEPS[-1]})
 
 

@@ -15,7 +15,7 @@ from itertools import count
 from holdfast.errors import UnavailableError
 
 ECHOES = 8
-"""Echoes of a job that may wait: further ones report the same."""
+"""Cascading failures of a job that may wait: further ones report the same."""
 OTHERS = 512
 """Other alerts of a job that may wait; the senders of more are asked to retry."""
 

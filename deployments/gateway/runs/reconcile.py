@@ -34,7 +34,7 @@ class Reconciler:
         site: Site,
         runs: Runs,
         dispatcher: Dispatcher,
-        carry_over: Requeue,
+        requeue: Requeue,
         acts: Acts,
         waiting: Waiting,
     ) -> None:
@@ -46,7 +46,7 @@ class Reconciler:
         self._approvals = Approvals(site, runs)
         self._runs = runs
         self._dispatcher = dispatcher
-        self._carry_over = carry_over
+        self._requeue = requeue
         self._was_open: set[str] = set()
         self._still = Stillness()
 
@@ -59,7 +59,7 @@ class Reconciler:
             acting.setdefault(incident.job, incident)
         still_open = {incident.id for incident in incidents}
         for gone in self._was_open - still_open:
-            await self._carry_over.closed(await asyncio.to_thread(ledger.incident, gone))
+            await self._requeue.closed(await asyncio.to_thread(ledger.incident, gone))
         self._was_open = still_open
         self._still.keep(still_open)
         self._approvals.keep(still_open)

@@ -69,11 +69,11 @@ def finish(store: ObjectStore, **checkpoint: Any) -> RemoteCheckpoint:
     return publish.finish(store, **checkpoint)
 
 
-def tidy_up(store: ObjectStore, job: str, rules: Retention, grace_s: float) -> Collected:
+def collect_garbage(store: ObjectStore, job: str, rules: Retention, grace_s: float) -> Collected:
     """Delete what is not to be kept of a job's checkpoints, and the garbage of broken uploads."""
-    return garbage.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s)
+    return garbage.collect(store, job, partial(retention.keep, rules=rules), grace_s=grace_s)
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    operation.__name__: operation for operation in (checkout, put_part, finish, tidy_up)
+    operation.__name__: operation for operation in (checkout, put_part, finish, collect_garbage)
 }

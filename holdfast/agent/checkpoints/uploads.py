@@ -284,7 +284,7 @@ class Uploads:
         self._tidied_at[job] = now
         try:
             tidied: Collected = await self._carrier.call(
-                "tidy_up", _TIDY_S, job=job, rules=rules, grace_s=self._limits.grace_s
+                "collect_garbage", _TIDY_S, job=job, rules=rules, grace_s=self._limits.grace_s
             )
         except HoldfastError as error:
             _log.warning("old checkpoints of job %s are not deleted: %s", job, error)

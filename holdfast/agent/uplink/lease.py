@@ -34,15 +34,15 @@ class LeaseWatch:
         standing: Standing,
         secret: Keys,
         *,
-        knock: Callable[[float], Awaitable[None]],
+        probe_gateways: Callable[[float], Awaitable[None]],
         runs: Callable[[], bool],
         stop: Callable[[str], Awaitable[None]],
         tls: Tls = PLAIN,
     ) -> None:
-        """``knock`` tries the gateway for so many seconds, ``runs`` is whether ranks run, ``stop`` ends them."""
+        """``probe_gateways`` tries them for so many seconds, ``runs`` is whether ranks run, ``stop`` ends them."""
         self._standing = standing
         self._secret = secret
-        self._knock = knock
+        self._probe_gateways = probe_gateways
         self._runs = runs
         self._stop = stop
         self._tls = tls
@@ -71,7 +71,7 @@ class LeaseWatch:
     async def why_cut_off(self) -> str:
         """Return why this machine must consider itself cut off; empty when it need not."""
         patience_s = silence.ANSWER_SHARE * self._standing.lease_s
-        _, asked = await asyncio.gather(self._knock(patience_s), self._ask_all(patience_s))
+        _, asked = await asyncio.gather(self._probe_gateways(patience_s), self._ask_all(patience_s))
         if not self.is_due:
             return ""  # the gateway answered after all
         return silence.why_cut_off(self._standing.silent_s, asked)

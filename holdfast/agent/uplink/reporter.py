@@ -110,7 +110,7 @@ class Reporter:
             # Not above: until Python 3.11.3 an exception raised there comes out in a group of its own.
             raise stale
 
-    async def knock(self, beat: Heartbeat, patience_s: float) -> None:
+    async def probe_gateways(self, beat: Heartbeat, patience_s: float) -> None:
         """Try every gateway once more, each on a new connection; ``standing`` records whether one answers."""
 
         async def one(url: str) -> None:

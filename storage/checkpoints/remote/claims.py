@@ -17,7 +17,7 @@ from holdfast.storage.objects.base import ObjectInfo, ObjectStore
 
 _FOLDER = "claims/"
 _PUT_BACK_S = 2.0
-"""A manifest that was deleted while its checkpoint was claimed is put back in less (:func:`.garbage.tidy`)."""
+"""A manifest that was deleted while its checkpoint was claimed is put back in less (:func:`.garbage.collect`)."""
 
 
 def claim(store: ObjectStore, key: str, job: str, epoch: int) -> bool:

@@ -55,7 +55,7 @@ class Keep(Protocol):
         ...
 
 
-def tidy(
+def collect(
     store: ObjectStore,
     job: str,
     keep: Keep,
@@ -103,7 +103,7 @@ def tidy(
         going = {key: _content(store, key) for key in dropped if not _wanted(store, key, objects)}
         ended = [name for name in ended if objects[name] in store.list(name)]  # not made again since
         store.delete_many([*ended, *(object_key(key, MANIFEST) for key in going)])
-        failpoint.here("tidy.manifests")
+        failpoint.here("garbage.manifests")
         for key, content in list(going.items()):
             if _wanted(store, key, objects):
                 if content is not None:
@@ -114,7 +114,7 @@ def tidy(
             dropped = [key for key in dropped if key in going]
             gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
         store.delete_many(gone)
-        failpoint.here("tidy.files")
+        failpoint.here("garbage.files")
         for upload in torn:
             store.abort(upload)
     return Collected(

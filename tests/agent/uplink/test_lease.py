@@ -92,18 +92,20 @@ class Machine:
         self.standing = Standing(self.clock)
         self.granted = Heard(lease_s=lease_s, witnesses=witnesses)
         self.stopped: asyncio.Queue[str] = asyncio.Queue()
-        self.knocks: asyncio.Queue[float] = asyncio.Queue()
+        self.probes: asyncio.Queue[float] = asyncio.Queue()
         self.runs = True
         self.back = False
-        self.lease = LeaseWatch(self.standing, SECRET, knock=self._knock, runs=self._look, stop=self._stop)
+        self.lease = LeaseWatch(
+            self.standing, SECRET, probe_gateways=self._probe, runs=self._look, stop=self._stop
+        )
         self.standing.answered(self.standing._now(), self.granted)
 
     def _look(self) -> bool:
         self.clock.now += silence.ASK_SHARE * self.standing.lease_s
         return self.runs
 
-    async def _knock(self, patience_s: float) -> None:
-        self.knocks.put_nowait(patience_s)
+    async def _probe(self, patience_s: float) -> None:
+        self.probes.put_nowait(patience_s)
         if self.back:
             self.standing.answered(self.standing._now(), self.granted)
 
@@ -119,9 +121,9 @@ class Machine:
         finally:
             task.cancel()
 
-    async def knocked(self, times: int) -> None:
+    async def probed(self, times: int) -> None:
         for _ in range(times):
-            await asyncio.wait_for(self.knocks.get(), 60)
+            await asyncio.wait_for(self.probes.get(), 60)
 
 
 async def test_ranks_end_when_another_machine_hears_the_gateway(neighbour: Neighbour) -> None:
@@ -138,7 +140,7 @@ async def test_ranks_go_on_when_nobody_hears_the_gateway(neighbour: Neighbour) -
     neighbour.contact = Contact(heard_s=100_000.0, since_s=200_000.0)
     machine = Machine(neighbour.witness)
     async with machine.watched():
-        await machine.knocked(3)
+        await machine.probed(3)
     assert machine.runs
 
 
@@ -148,7 +150,7 @@ async def test_an_answer_that_is_none_of_an_agent_ends_no_ranks(neighbour: Neigh
     neighbour.other = other
     machine = Machine(neighbour.witness)
     async with machine.watched():
-        await machine.knocked(3)
+        await machine.probed(3)
     assert neighbour.asked >= 2
     assert machine.runs
 
@@ -167,7 +169,7 @@ async def test_a_refusal_shows_that_the_network_works() -> None:
         held.bind(("127.0.0.1", 0))
         machine = Machine(Witness(name="m9", address=f"127.0.0.1:{held.getsockname()[1]}"))
         async with machine.watched():
-            await machine.knocked(3)
+            await machine.probed(3)
     assert machine.runs
 
 
@@ -176,7 +178,7 @@ async def test_a_gateway_that_answers_the_last_try_is_enough(neighbour: Neighbou
     machine = Machine(neighbour.witness)
     machine.back = True
     async with machine.watched():
-        await machine.knocked(2)
+        await machine.probed(2)
     assert machine.runs
 
 

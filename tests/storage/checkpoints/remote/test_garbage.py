@@ -12,7 +12,7 @@ from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.policies.restore.retention import keep
 from holdfast.storage.checkpoints.remote import claims, manifests
-from holdfast.storage.checkpoints.remote.garbage import Collected, tidy, unreferenced
+from holdfast.storage.checkpoints.remote.garbage import Collected, collect, unreferenced
 from holdfast.storage.checkpoints.remote.manifests import Manifest, RemoteFile, object_key
 from holdfast.storage.objects import Unfinished
 from holdfast.storage.objects.s3 import S3Store
@@ -48,7 +48,7 @@ def keys(store: S3Store) -> set[str]:
 def later(store: S3Store, job: str = "gpt", rules: Retention = RULES, dry_run: bool = False) -> Collected:
     """Collected up when everything in the store is older than the grace period."""
     clock = FakeClock(time.time() + 2 * GRACE_S)
-    return tidy(store, job, partial(keep, rules=rules), grace_s=GRACE_S, clock=clock, dry_run=dry_run)
+    return collect(store, job, partial(keep, rules=rules), grace_s=GRACE_S, clock=clock, dry_run=dry_run)
 
 
 def test_old_checkpoints_go_whole(store: S3Store) -> None:
@@ -163,7 +163,7 @@ def test_garbage_goes_when_it_is_old_enough(store: S3Store) -> None:
         key = object_key(manifests.checkpoint_key(job, 30, 1), "__0_0.distcp")
         upload = client.create_multipart_upload(Bucket=store.bucket, Key=key)["UploadId"]
         client.upload_part(Bucket=store.bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * (5 << 20))
-    young = tidy(store, "gpt", partial(keep, rules=RULES), grace_s=GRACE_S)
+    young = collect(store, "gpt", partial(keep, rules=RULES), grace_s=GRACE_S)
     assert (young.objects, young.uploads, len(store.unfinished(""))) == (0, 0, 2)
     done = later(store)
     assert (done.objects, done.uploads, done.nbytes) == (1, 1, 4)
@@ -180,7 +180,7 @@ def test_a_live_upload_keeps_its_first_objects(store: S3Store, monkeypatch: pyte
     early = object_key(folder, "__0_0.distcp")
     listed[early] = listed[early].model_copy(update={"modified_at": 0.0})
     monkeypatch.setattr(store, "list", lambda _prefix: iter(listed.values()))
-    assert tidy(store, "gpt", partial(keep, rules=RULES), grace_s=GRACE_S).objects == 0
+    assert collect(store, "gpt", partial(keep, rules=RULES), grace_s=GRACE_S).objects == 0
 
 
 def test_nothing_goes_while_a_manifest_cannot_be_read(store: S3Store) -> None:
