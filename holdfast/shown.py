@@ -15,6 +15,11 @@ from holdfast.thinned import Thinned
 _LINES = "\n\t"
 
 
+def size(nbytes: float) -> str:
+    """Return a number of bytes for people."""
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
+
+
 def plain(text: object, *, instead: str | None = None, lines: bool = True) -> str:
     """Return ``text`` with everything that is not printable as its number, such as ``\\x1b``.
 

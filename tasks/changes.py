@@ -69,4 +69,4 @@ async def _changed(case: RecoveryContext, frame: str, before: str, now: str) -> 
     except (HoldfastError, TimeoutError, ValueError) as error:
         get_run_logger().warning("what version %s changed in %s is not known: %s", now, where.file, error)
         return ""
-    return changes.told(frame, lines, before, now)
+    return changes.evidence(frame, lines, before, now)

@@ -9,6 +9,7 @@ from holdfast.models.checkpoint import FirstTier, Tier
 from holdfast.models.job import JobSpec
 from holdfast.policies.restore import checkpoint_cost, placement
 from holdfast.policies.restore.checkpoint_cost import Cost, TierCost
+from holdfast.shown import size
 
 
 def of(spec: JobSpec, rank_nbytes: int | None = None) -> Cost:
@@ -32,23 +33,18 @@ def show(cost: Cost) -> None:
     where = "Memory" if cost.first_tier is FirstTier.MEMORY else "NVMe disk"
     rest, peak = cost.copies.at_rest, cost.copies.at_peak
     say(
-        f"{where} of each machine: {size(cost, rest)} at rest, at most {size(cost, peak)} while transfers "
-        "are under way."
+        f"{where} of each machine: {_of_machine(cost, rest)} at rest, at most {_of_machine(cost, peak)} while "
+        "transfers are under way."
     )
     say("Not protected against:")
     for line in cost.not_protected:
         say(f"  {line}")
 
 
-def size(cost: Cost, copies: float) -> str:
+def _of_machine(cost: Cost, copies: float) -> str:
     """Return the size of so many copies on a machine, in words: in bytes, or in multiples of a rank's state."""
     nbytes = cost.nbytes(copies)
-    return f"{copies * cost.ranks_per_machine:g} x a rank's state" if nbytes is None else told(nbytes)
-
-
-def told(nbytes: float) -> str:
-    """Return a size for people."""
-    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
+    return f"{copies * cost.ranks_per_machine:g} x a rank's state" if nbytes is None else size(nbytes)
 
 
 def _name(cost: Cost, each: TierCost) -> str:
@@ -61,4 +57,4 @@ def _name(cost: Cost, each: TierCost) -> str:
 
 
 def _room(cost: Cost, each: TierCost) -> str:
-    return "none" if each.tier is Tier.S3 else size(cost, each.copies)
+    return "none" if each.tier is Tier.S3 else _of_machine(cost, each.copies)

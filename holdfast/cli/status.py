@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli import context, roles
-from holdfast.cli.checkpoint_cost import told
 from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
+from holdfast.shown import size
 
 
 def status(as_json: AsJson = False) -> None:
@@ -77,9 +77,9 @@ def _checkpoints(facts: Mapping[str, Any]) -> None:
         (
             name,
             cost["first_tier"],
-            told(cost["rank_nbytes"]),
-            told(cost["machine_nbytes_at_rest"]),
-            told(cost["machine_nbytes_at_peak"]),
+            size(cost["rank_nbytes"]),
+            size(cost["machine_nbytes_at_rest"]),
+            size(cost["machine_nbytes_at_peak"]),
         )
         for name, cost in costs
         if cost.get("rank_nbytes")

@@ -157,7 +157,7 @@ async def _attempts(record: Record, services: Hindsight, playbook: Playbook) -> 
             if ledger.incident(incident_id).state is not IncidentState.OPEN:
                 return ""
             if incident.attempt >= services.policy.gateway.max_attempts:
-                return plugins.said(error)
+                return plugins.in_one_line(error)
             ledger.next_attempt(incident_id, incident.attempt)
             services.until(record.attempt_at(incident.attempt + 1))
             continue

@@ -107,7 +107,7 @@ def load(group: Group) -> tuple[dict[str, Any], list[Plugin]]:
         try:
             objects[found.plugin.name] = _checked(found, found.entry.load())
         except (Exception, SystemExit) as error:  # whatever foreign code raises
-            broken.append(found.broken(said(error)))
+            broken.append(found.broken(in_one_line(error)))
     return objects, broken
 
 
@@ -124,7 +124,7 @@ def make(group: Group, *arguments: Any) -> dict[str, Any]:
             _require(one, group, type(one).__name__)
             made[found.plugin.name] = one
         except (Exception, SystemExit) as error:
-            found.broken(said(error))
+            found.broken(in_one_line(error))
     return made
 
 
@@ -179,7 +179,9 @@ def _load_one(group: Group, name: str) -> tuple[Any, Found | None]:
 
 
 def _is_broken(found: Found, error: BaseException) -> SettingsError:
-    return SettingsError(f"plug-in {found.plugin} is broken: {said(error)}. Fix or uninstall the package.")
+    return SettingsError(
+        f"plug-in {found.plugin} is broken: {in_one_line(error)}. Fix or uninstall the package."
+    )
 
 
 @functools.cache
@@ -191,7 +193,7 @@ def declare() -> None:
                 kind.declare(found.plugin.name)
 
 
-def said(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """Describe an error of foreign code in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
 

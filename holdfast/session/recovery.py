@@ -116,10 +116,10 @@ def _require_in_s3(remote: Remote | None, exchange: Exchange, lacking: Uncovered
 
 def _together_from_s3(state: State, rank: int, remote: Remote | None) -> Recovered:
     assert remote is not None
-    return Recovered(None, {"tier": "s3"} | told(restore_remote(state, remote(False), rank)))
+    return Recovered(None, {"tier": "s3"} | load_cost(restore_remote(state, remote(False), rank)))
 
 
-def told(report: LoadReport) -> dict[str, Any]:
+def load_cost(report: LoadReport) -> dict[str, Any]:
     """Return the cost of a load from S3, for the agent."""
     return report.model_dump(mode="json") | {"amplification": round(report.amplification, 4)}
 
@@ -131,7 +131,7 @@ def _alone_from_s3(state: State, rank: int, remote: Remote | None, ballot: Ballo
         lambda template: reader.load_remote(source, template, ballot=ballot), state, rank, alone=True
     )
     assert source.report is not None
-    return Recovered(None, told(source.report))
+    return Recovered(None, load_cost(source.report))
 
 
 def _why_not(path: Path | None, exchange: Exchange) -> str:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from holdfast.errors import CheckpointError
 from holdfast.models.start_from import StartFrom
 from holdfast.session.chosen import Chosen, there
-from holdfast.session.recovery import Recovered, told
+from holdfast.session.recovery import Recovered, load_cost
 from holdfast.session.restore import Load, restore_with
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.format import structure
@@ -42,7 +42,7 @@ def start_from(source: StartFrom, state: Mapping[str, Any], rank: int, store: Ma
     if remote is None:
         return Recovered(None, {"tier": "disk"})
     assert remote.report is not None
-    return Recovered(None, {"tier": "s3"} | told(remote.report))
+    return Recovered(None, {"tier": "s3"} | load_cost(remote.report))
 
 
 def _remote(source: StartFrom, store: Mapping[str, str]) -> RemoteReader | None:

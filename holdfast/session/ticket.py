@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import CheckpointError
 from holdfast.models.start_from import StartFrom
-from holdfast.session.recovery import Recovered, recover, recover_from_ranks, told
+from holdfast.session.recovery import Recovered, load_cost, recover, recover_from_ranks
 from holdfast.session.restore import State, restore_remote
 from holdfast.session.start_from import start_from
 from holdfast.session.state import StateTree
@@ -62,7 +62,7 @@ def redeem(
         path = Path(order["path"]) if order["path"] else None
         found = recover(state, rank, path, verified=True, remote=remote)
     else:
-        found = Recovered(None, told(restore_remote(state, _in_store(order, alone=False), rank)))
+        found = Recovered(None, load_cost(restore_remote(state, _in_store(order, alone=False), rank)))
     cost = {"tier": order["tier"]} | found.cost
     cost |= {
         "step": order["step"],

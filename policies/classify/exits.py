@@ -90,10 +90,10 @@ def _user_code(wrong: Sequence[Alert], job: Job, code_changed_at: float | None) 
 
 
 def _refused(exits: Sequence[Alert]) -> Classification:
-    first = next((alert for alert in exits if usage_errors.said(alert)), exits[0])
+    first = next((alert for alert in exits if usage_errors.message_of(alert)), exits[0])
     ranks = sorted({alert.rank for alert in exits if alert.rank is not None})
     told = f"ranks {ranks} ended with status {usage_errors.STATUS}, as for a command line that is refused"
-    said = usage_errors.said(first)
+    said = usage_errors.message_of(first)
     return Classification(
         incident_class=IncidentClass.USER_CODE_ERROR,
         confidence=0.9 if said else 0.8,

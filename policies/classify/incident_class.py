@@ -155,7 +155,7 @@ def _hang(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Class
         return Classification(
             incident_class=IncidentClass.STORAGE_FAULT,
             confidence=0.8,
-            reasons=(*reasons, shared_storage.told(alerts, waiting, context.job)),
+            reasons=(*reasons, shared_storage.describe(alerts, waiting, context.job)),
             root=first.key,
         )
     incident_class, machine = IncidentClass.JOB_HANG, first.machine

@@ -44,7 +44,7 @@ def accuses(alert: Alert, machines: Sequence[str]) -> bool:
     return alert.kind not in (AlertKind.MOUNT_UNRESPONSIVE, AlertKind.HANG) or alert.machine not in machines
 
 
-def told(alerts: Sequence[Alert], machines: Sequence[str], job: Job) -> str:
+def describe(alerts: Sequence[Alert], machines: Sequence[str], job: Job) -> str:
     """Describe what is waited for, as a reason."""
     blocked = sorted(blocked_on(alerts, job))
     how = f"processes on {join_names(blocked)} wait in the kernel" if blocked else "a mount does not answer"

@@ -32,10 +32,10 @@ def find(roots: Sequence[Alert], ranks: int) -> list[Alert]:
     if not refused or len(refused) < len(roots):
         return []
     enough = len({alert.rank for alert in refused}) >= max(2, ranks)
-    return refused if enough or any(said(alert) for alert in refused) else []
+    return refused if enough or any(message_of(alert) for alert in refused) else []
 
 
-def said(alert: Alert) -> str:
+def message_of(alert: Alert) -> str:
     """Return the message about the command line in the rank's last words; empty: there is none."""
     tail = str(alert.evidence.get("log_tail") or "")
     found = _SAID.findall(tail) if _USAGE.search(tail) else []

@@ -53,7 +53,7 @@ def shared(
     return found
 
 
-def told(found: Domains) -> list[str]:
+def describe(found: Domains) -> list[str]:
     """Return a sentence about each."""
     return [
         f"transfers of {join_names(sorted(hit))} fail or are slow, and they share {name}: it is suspected, not they"

@@ -51,7 +51,7 @@ def changed_lines(before: str | None, now: str) -> tuple[tuple[int, int], ...]:
     )
 
 
-def told(frame: str, changed: Sequence[tuple[int, int]], before: str, now: str) -> str:
+def evidence(frame: str, changed: Sequence[tuple[int, int]], before: str, now: str) -> str:
     """Return the evidence against the code when the failure came from a changed line; empty: it did not."""
     found = place(frame)
     if found is None or not any(first <= found.line <= last for first, last in changed):

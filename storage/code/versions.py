@@ -13,7 +13,7 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.code.archive import Archive, content, difference, listing, pack, unpack
 from holdfast.storage.objects.base import ObjectStore
 
-__all__ = ["Archive", "checkout", "key", "look", "mend", "pack", "packed", "place", "store", "text"]
+__all__ = ["Archive", "checkout", "key", "look", "pack", "packed", "place", "repair", "store", "text"]
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 
@@ -98,7 +98,7 @@ def look(version: str, dest: Path) -> Looked:
     return Looked(difference(dest, listed), tuple(each.name for each in listed))
 
 
-def mend(version: str, dest: Path) -> bool:
+def repair(version: str, dest: Path) -> bool:
     """Unpack a checkout again from the archive beside it; return whether that archive was whole."""
     try:
         place(packed(dest).read_bytes(), version, dest)

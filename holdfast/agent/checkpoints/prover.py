@@ -24,6 +24,7 @@ from holdfast.models.checkpoint import Tier
 from holdfast.models.rehearsal import Proof, Rehearsal
 from holdfast.models.replica import StateDigests
 from holdfast.settings import Settings
+from holdfast.shown import size
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
 
 Outcome = TypeVar("Outcome", bound=BaseModel)
@@ -109,9 +110,7 @@ class Prover:
                     continue
                 if proof is not None:
                     return self._result(Rehearsal(**known, proof=proof, at=time.time()))
-                why = (
-                    f"shared memory has no room to hold it still ({room.told(header.file_nbytes)}), and the "
-                )
+                why = f"shared memory has no room to hold it still ({size(header.file_nbytes)}), and the "
                 why += "next saves overwrote it while it was read"
         return self._result(Rehearsal(**known, why_not=why, at=time.time()))
 

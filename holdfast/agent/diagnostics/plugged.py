@@ -37,7 +37,7 @@ async def diagnose(command: Diagnose, machine: str) -> list[Finding]:
     except TimeoutError:
         return [_not_run(command, machine, f"no answer within {command.timeout_s:g} s")]
     except Exception as error:  # foreign code may raise anything
-        return [_not_run(command, machine, plugins.said(error))]
+        return [_not_run(command, machine, plugins.in_one_line(error))]
 
 
 async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
@@ -64,7 +64,7 @@ async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
             f"{command.name} on {machine} did not end within {command.timeout_s:g} s"
         ) from None
     except Exception as error:  # foreign code may raise anything
-        raise UnavailableError(f"{command.name} on {machine}: {plugins.said(error)}") from error
+        raise UnavailableError(f"{command.name} on {machine}: {plugins.in_one_line(error)}") from error
     return _checked(result, command, machine)
 
 

@@ -85,7 +85,7 @@ class Staging:
         found = versions.look(version, folder)
         if found.broken:
             _log.warning("code %s is broken (%s): it is made again", folder, found.broken)
-            if not versions.mend(version, folder):
+            if not versions.repair(version, folder):
                 return False
             found = versions.look(version, folder)
         self._seen[folder] = _stamps(folder, found.names)

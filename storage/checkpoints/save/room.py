@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.errors import CheckpointError
 from holdfast.models.checkpoint import Copies
+from holdfast.shown import size
 from holdfast.storage.checkpoints.save import local_disk
 
 
@@ -26,14 +27,14 @@ def require(folder: Path, rank_nbytes: int, ranks: int, copies: Copies) -> str:
     there = free_nbytes(folder) + held_nbytes(folder)
     if there < copies.at_rest * each:
         raise CheckpointError(
-            f"{_where(folder)} is too small: {_what(rank_nbytes, ranks, copies)} need {told(copies.at_rest * each)}, "
-            f"there is room for {told(there)}. {_advice(folder, copies)}"
+            f"{_where(folder)} is too small: {_what(rank_nbytes, ranks, copies)} need {size(copies.at_rest * each)}, "
+            f"there is room for {size(there)}. {_advice(folder, copies)}"
         )
     if there < copies.at_peak * each:
         return (
-            f"{_where(folder)} has room for {told(there)}: enough for {_what(rank_nbytes, ranks, copies)} "
-            f"({told(copies.at_rest * each)}), not for what transfers to S3 or to the disk hold beside them "
-            f"({told(copies.at_peak * each)} in all). While one is under way saves may be left out; training goes on."
+            f"{_where(folder)} has room for {size(there)}: enough for {_what(rank_nbytes, ranks, copies)} "
+            f"({size(copies.at_rest * each)}), not for what transfers to S3 or to the disk hold beside them "
+            f"({size(copies.at_peak * each)} in all). While one is under way saves may be left out; training goes on."
         )
     return ""
 
@@ -52,14 +53,9 @@ def held_nbytes(folder: Path) -> int:
     return sum(path.stat().st_size for each in (folder, peer) for path in each.glob("r*-?.shard"))
 
 
-def told(nbytes: float) -> str:
-    """Return a size for people."""
-    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
-
-
 def _what(rank_nbytes: int, ranks: int, copies: Copies) -> str:
     peer = f" and {copies.peer} for the peer machine's" if copies.peer else ""
-    return f"{ranks} ranks x {copies.own} buffers of {told(rank_nbytes)}{peer}"
+    return f"{ranks} ranks x {copies.own} buffers of {size(rank_nbytes)}{peer}"
 
 
 def _in_memory(folder: Path) -> bool:

@@ -40,7 +40,7 @@ def ended(rank: int, log: str = "", **evidence: object) -> Alert:
 )
 def test_the_message_is_found(log: str, said: str) -> None:
     """Of argparse, click and typer: a person reads it, not the whole log."""
-    assert said in usage_errors.said(ended(0, f"step 3 loss 1.0\n{log}"))
+    assert said in usage_errors.message_of(ended(0, f"step 3 loss 1.0\n{log}"))
     assert usage_errors.find([ended(0, log)], ranks=4)
 
 
@@ -52,7 +52,7 @@ def test_what_argparse_itself_writes_is_found(tmp_path: Path) -> None:
         [sys.executable, str(script), "--warmup", "10"], capture_output=True, text=True, check=False
     )
     assert done.returncode == usage_errors.STATUS
-    assert "--warmup 10" in usage_errors.said(ended(0, done.stderr))
+    assert "--warmup 10" in usage_errors.message_of(ended(0, done.stderr))
 
 
 def test_a_status_with_another_cause_is_no_refusal() -> None:

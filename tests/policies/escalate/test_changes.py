@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policies.escalate.changes import MOST_LINES, CodePlace, changed_lines, place, told
+from holdfast.policies.escalate.changes import MOST_LINES, CodePlace, changed_lines, evidence, place
 
 OLD = "import torch\n\ndef read():\n    return 1\n\ndef write():\n    return 2\n"
 
@@ -55,11 +55,11 @@ def test_a_file_that_is_too_long_is_not_compared() -> None:
 
 def test_only_a_changed_line_speaks_for_the_code() -> None:
     """The line itself, not its file."""
-    assert "data.py:5 in read, a line that version v2 changed against v1" in told(
+    assert "data.py:5 in read, a line that version v2 changed against v1" in evidence(
         "data.py:5 in read", ((4, 5),), "v1", "v2"
     )
-    assert told("data.py:6 in read", ((4, 5),), "v1", "v2") == ""
-    assert told("nowhere", ((4, 5),), "v1", "v2") == ""
+    assert evidence("data.py:6 in read", ((4, 5),), "v1", "v2") == ""
+    assert evidence("nowhere", ((4, 5),), "v1", "v2") == ""
 
 
 _TEXT = st.lists(st.sampled_from(["a", "b", "c"]), max_size=12).map("\n".join)

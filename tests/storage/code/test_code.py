@@ -195,7 +195,7 @@ def test_a_broken_checkout_is_seen_and_made_anew(objects: ObjectStore, tmp_path:
     assert versions.look(version, dest).broken == ""
     HARM[harm](dest)
     assert versions.look(version, dest).broken
-    assert versions.mend(version, dest) == (not harm.startswith("archive"))
+    assert versions.repair(version, dest) == (not harm.startswith("archive"))
     versions.checkout(objects, "gpt", version, dest)
     assert versions.look(version, dest).broken == ""
     assert versions.pack(dest).version == version
