@@ -11,6 +11,7 @@ from holdfast import names
 from holdfast.cli import context, sources
 from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
+from holdfast.models.job import JobState
 
 
 def pause(job: JobName, as_json: AsJson = False) -> None:
@@ -37,12 +38,14 @@ def resume(
 
 def stop(job: JobName, as_json: AsJson = False) -> None:
     """Stop a job; its checkpoints in S3 stay."""
+    kept = f"Its checkpoints stay: `holdfast checkpoints ls {job}`."
+    again = f"`holdfast resume {job}` goes on from the newest; submitted again it starts from zero."
     _command(
         as_json,
         job,
         "stop",
-        f"stopped. Its checkpoints stay (`holdfast checkpoints ls {job}`): `holdfast resume {job}` goes on from the "
-        "newest; submitted again it starts from zero.",
+        f"stopped. {kept} {again}",
+        done=f"was done already; nothing of it ran. {kept}",
     )
 
 
@@ -109,7 +112,11 @@ def move(  # noqa: PLR0917
     tell(as_json, f"{job}: leaves {machine}: {outcome}.", job=job, machine=machine, outcome=outcome)
 
 
-def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:
+def _command(
+    as_json: bool, job: str, verb: str, outcome: str, body: object = None, *, done: str = ""
+) -> None:
+    """Send a command and print ``outcome``; of a job that is done, ``done``."""
     with context.gateway() as gateway:
-        gateway.command(job, verb, body)
-    tell(as_json, f"{job}: {outcome}", job=job, command=verb)
+        answer = gateway.command(job, verb, body)
+    was_done = done and answer["state"] == JobState.DONE
+    tell(as_json, f"{job}: {done if was_done else outcome}", job=job, command=verb)

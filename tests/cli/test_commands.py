@@ -247,6 +247,12 @@ def test_job_commands_reach_the_gateway(cli: Cli, gateway: FakeGateway, verb: st
     assert gateway.calls == [(f"/v1/jobs/gpt/{verb}", None)]
 
 
+def test_stop_of_a_job_that_is_done_says_so(cli: Cli, gateway: FakeGateway) -> None:
+    """It was not stopped: nothing ran."""
+    gateway.add_job(SPEC, JobState.DONE)
+    assert "gpt: was done already" in cli("stop", "gpt").out
+
+
 def test_evict_passes_scope_and_reason(cli: Cli, gateway: FakeGateway) -> None:
     """The scope defaults to the whole cluster."""
     assert cli("evict", "m0", "--reason", "smells of smoke").status == 0
