@@ -150,19 +150,28 @@ def _all_alike(nodes: Sequence[Node]) -> bool:
     return all(alike(nodes[0], each) for each in nodes[1:])
 
 
-def alike(left: Node, right: Node) -> bool:
-    """Return whether two trees hold equal values; items that one rank alone has are never equal to another's."""
+def alike(left: Node, right: Node, seen: set[tuple[int, int]] | None = None) -> bool:
+    """Return whether two trees hold equal values; items that one rank alone has are never equal to another's.
+
+    ``seen``: pairs of nodes that are compared already: what is in several places of a tree is compared once.
+    """
     if type(left) is not type(right):
         return False
     if isinstance(left, Tensor):
         return left.shape == right.shape and left.dtype == right.dtype and bool(torch.equal(left, right))
-    if isinstance(left, dict):
-        return list(left) == list(right) and all(alike(left[key], right[key]) for key in left)
+    if not isinstance(left, dict | list | tuple):
+        return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)
     if isinstance(left, tuple) and left and left[0] == "@ref" and str(left[1]).startswith(OWN):
         return False
-    if isinstance(left, list | tuple):
-        return _same_bytes(left, right) or (len(left) == len(right) and all(map(alike, left, right)))
-    return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)
+    seen = set() if seen is None else seen
+    if (pair := (id(left), id(right))) in seen:
+        return True
+    seen.add(pair)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(alike(left[key], right[key], seen) for key in left)
+    return _same_bytes(left, right) or (
+        len(left) == len(right) and all(alike(*both, seen) for both in zip(left, right, strict=True))
+    )
 
 
 def _same_bytes(left: Node, right: Node) -> bool:

@@ -30,6 +30,8 @@ RANDOM = "rng/"
 """Before the names of random states."""
 MADE_ANEW = (PREFIX, RANDOM)
 """Objects of such names are never changed: others take their place."""
+_LEAVES = frozenset(("@plain", "@ref", "@same"))
+"""Tags of nodes without others in them; plain data is the user's own, whatever it looks like."""
 OWN = "own/"
 """Before the names of tensors that one rank alone has."""
 
@@ -61,7 +63,7 @@ def plain_name(name: str) -> str:
 
 def refs(node: Node) -> Iterator[tuple[str, str, Any]]:
     """Name, device and placements of every item that a tree refers to."""
-    return ((each[1], each[2], each[3]) for each in _tagged(node, "@ref"))
+    return ((each[1], each[2], each[3]) for tag, each in tagged(node) if tag == "@ref")
 
 
 def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -69,22 +71,26 @@ def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
 
     Sums of products come out different in the last bits where a matrix lies the other way.
     """
-    return ((each[1], tuple(each[4])) for each in _tagged(node, "@ref") if len(each) > 4)
+    return ((each[1], tuple(each[4])) for tag, each in tagged(node) if tag == "@ref" and len(each) > 4)
 
 
 def aliases(node: Node) -> Iterator[str]:
     """Yield the names of items whose elements another item of the same part has as well: nothing refers to them."""
-    return (each[1] for each in _tagged(node, "@same"))
+    return (each[1] for tag, each in tagged(node) if tag == "@same")
 
 
-def _tagged(node: Node, tag: str, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield the nodes of a tag; what is in several places of the tree is looked at once, however often it doubles."""
+def tagged(node: Node, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the nodes of a tree that begin with a text, with it: their tags, and what looks like one.
+
+    What is in several places of the tree is looked at once, however often it doubles.
+    """
     seen = set() if seen is None else seen
-    if isinstance(node, tuple) and node and node[0] == tag:
-        yield node
-    elif isinstance(node, tuple) and node and node[0] == "@plain":
-        return  # the user's own, whatever it looks like
-    elif isinstance(node, tuple | list | dict) and id(node) not in seen:
-        seen.add(id(node))
-        for each in node.values() if isinstance(node, dict) else node:
-            yield from _tagged(each, tag, seen)
+    if not isinstance(node, tuple | list | dict) or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, tuple) and node and isinstance(node[0], str):
+        yield node[0], node
+        if node[0] in _LEAVES:
+            return
+    for each in node.values() if isinstance(node, dict) else node:
+        yield from tagged(each, seen)

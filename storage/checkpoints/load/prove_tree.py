@@ -75,11 +75,7 @@ _CLASSES = frozenset(
 
 
 def _of_classes(node: Any) -> bool:
-    if isinstance(node, dict):
-        return any(map(_of_classes, node.values()))
-    if not isinstance(node, list | tuple) or (node and node[0] == "@plain"):
-        return False
-    return (isinstance(node, tuple) and bool(node) and node[0] in _CLASSES) or any(map(_of_classes, node))
+    return any(tag in _CLASSES for tag, _ in structure.tagged(node))
 
 
 class _Items(Mapping[str, Tensor]):

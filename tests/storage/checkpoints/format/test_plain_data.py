@@ -10,14 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
 from holdfast.errors import CheckpointError
+from holdfast.session.others import alike
 from holdfast.storage.checkpoints.format import plain_data
 from holdfast.storage.checkpoints.format.decoder import Decoder, decode
 from holdfast.storage.checkpoints.format.encoder import MOST_DEPTH, Encoder
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.plain_pickle import dump_plain
 from holdfast.storage.checkpoints.format.structure import Node, refs
+from holdfast.storage.checkpoints.load.findings import Findings
+from holdfast.storage.checkpoints.load.prove_tree import prove_tree
 from holdfast.storage.checkpoints.load.safe_load import load_object
 from tests.session.kinds.compare import difference
 from tests.session.kinds.strategies import keys, scalars, values
@@ -199,7 +203,24 @@ def test_plain_data_beside_tensors_is_one_node() -> None:
 
 def test_what_a_tree_has_in_several_places_is_looked_at_once() -> None:
     """It doubles with each level: a walk of all places would not end."""
-    tree: Node = [("@ref", "weight", "cpu", None)]
+    assert [*refs(_tree())] == [("weight", "cpu", None)]
+    weight = TensorStorageMetadata(TensorProperties(), torch.Size([2]), [])
+    found = Findings(None)
+    prove_tree("structure/0.x", [_tree(), ("tuple", 5)], {"weight": weight}, found)
+    assert [each.path for each in found.problems] == ["x"]
+
+
+def test_trees_of_two_ranks_are_compared_once_wherever_they_double() -> None:
+    """Also where one rank has two equal containers in place of one."""
+    assert alike(_tree(), _tree())
+    assert not alike(_tree(), _tree("bias"))
+    one: Node = [1, {"a": 2}]
+    assert alike([one, one], [[1, {"a": 2}], [1, {"a": 2}]])
+    assert not alike([one, one], [[1, {"a": 2}], [1, {"a": 3}]])
+
+
+def _tree(name: str = "weight") -> Node:
+    made: Node = [("@ref", name, "cpu", None)]
     for _ in range(60):
-        tree = [tree, {"again": tree}]
-    assert [*refs(tree)] == [("weight", "cpu", None)]
+        made = [made, {"again": made}]
+    return made
