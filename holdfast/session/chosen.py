@@ -44,6 +44,8 @@ class Chosen(StateTree):
         self._source = source
         self.stateless: dict[str, tuple[str, str]] = {}
         """Names that torch makes up for parameters of whose state the source has nothing: optimizer and parameter."""
+        self._groups: dict[str, dict[str, int]] = {}
+        """By optimizer, the group of each parameter, as stock torch names it."""
         self._taken = {names[each] for each in (state if parts is None else parts)} - self.dropped
         # Weights alone begin another training: which of them it trains is for its script to say.
         goes_on = parts is None or not self._taken.isdisjoint(self._optimizers)
@@ -106,6 +108,9 @@ class Chosen(StateTree):
         saved, exchange = metadata.state_dict_metadata, Exchange(alone=False)
         found = {there(name): value for name, value in wanted.items() if there(name) in saved}
         self.stateless = self._without_state(saved, wanted)
+        self._groups = {
+            part: _groups(part, wanted) for part, _ in self.optimizers() if part not in self._lenient
+        }
         with exchange.together(self._source.said):
             for name, value in wanted.items():
                 if there(name) in saved:
@@ -114,6 +119,8 @@ class Chosen(StateTree):
                     continue  # of a parameter without a gradient so far, if its optimizer had it: see require_grouped
                 elif not name.startswith(tuple(f"{part}." for part in self._lenient)):
                     raise CheckpointError(self._missing(name, saved))
+            for part in self._groups:
+                self._require_no_more_groups(part, saved)
         self._require_all_taken(metadata, found, exchange)
         return found
 
@@ -132,8 +139,21 @@ class Chosen(StateTree):
             and there(owner) not in known
         }
 
+    def _require_no_more_groups(self, part: str, saved: Mapping[str, Any]) -> None:
+        begin, here = f"{there(part)}.param_groups.".removeprefix("."), {*self._groups[part].values()}
+        numbers = {each.removeprefix(begin).partition(".")[0] for each in saved if each.startswith(begin)}
+        if here and (
+            more := sorted(int(each) for each in numbers if each.isdecimal() and int(each) not in here)
+        ):
+            raise CheckpointError(
+                f"{begin}{more[0]}: {self._source.said} has it, and the optimizer {part!r} does not. Give it the groups "
+                "that it has there, or leave the optimizer out of start_from.parts"
+            )
+
     def require_grouped(self, loaded: Mapping[str, Any]) -> None:
-        """Refuse a parameter without state that no optimizer of the source had: not one without a gradient so far.
+        """Refuse a parameter that is in another group there, or without state in none, which is none without a gradient.
+
+        Groups have numbers in a checkpoint of stock torch: their options would go to other parameters.
 
         Collective: the state of a parameter may be missing on one rank only.
 
@@ -141,9 +161,18 @@ class Chosen(StateTree):
             CheckpointError: names the first such item; on every rank.
         """
         with Exchange(alone=False).together(self._source.said):
-            for name, each in self.stateless.items():
-                if not _is_grouped(loaded, *each):
+            theirs = {part: _groups(there(part), loaded) for part in self._groups}
+            for name, (part, owner) in self.stateless.items():
+                if owner not in theirs[part]:
                     raise CheckpointError(self._missing(name))
+            for part, groups in self._groups.items():
+                for name, number in groups.items():
+                    if theirs[part].get(name, number) != number:
+                        raise CheckpointError(
+                            f"{part}.param_groups.{number}: {self._source.said} has {name!r} in group "
+                            f"{theirs[part][name]}, the optimizer in group {number}. Give the optimizer its groups in "
+                            "the order that they have there"
+                        )
 
     def _missing(self, name: str, saved: Mapping[str, Any] | None = None) -> str:
         beginnings = f" (it has {_beginnings(saved)})" if saved is not None else ""
@@ -185,14 +214,18 @@ def there(name: str) -> str:
     return name.removeprefix(".")
 
 
-def _is_grouped(loaded: Mapping[str, Any], part: str, owner: str) -> bool:
-    """Return whether a group of the source's optimizer ``part`` has the parameter."""
-    groups = f"{there(part)}.param_groups." if there(part) else "param_groups."
-    return any(
-        name.startswith(groups) and name.endswith(".params") and owner in each
-        for name, each in loaded.items()
-        if isinstance(each, list)
-    )
+def _groups(part: str, items: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of the group that each parameter is in, of an optimizer's flat items."""
+    begin = f"{part}.param_groups." if part else "param_groups."
+    return {
+        each: int(number)
+        for name, value in items.items()
+        if name.startswith(begin)
+        and name.endswith(".params")
+        and isinstance(value, list)
+        and (number := name.removeprefix(begin).removesuffix(".params")).isdecimal()
+        for each in value
+    }
 
 
 def _beginnings(names: Mapping[str, Any]) -> str:

@@ -253,3 +253,34 @@ def test_a_parameter_that_the_source_did_not_train_is_refused(tmp_path: Path) ->
     here = {"model": other, "optimizer": torch.optim.AdamW(other.parameters(), lr=0.1)}
     with pytest.raises(CheckpointError, match=r"optimizer.state.more.* does not"):
         begin(source, ["model", "optimizer"], here)
+
+
+def grouped(*names: str) -> dict[str, Any]:
+    """A model whose optimizer has a group for each text: the parameters that end in it."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    groups = [
+        {"params": [each for own, each in model.named_parameters() if own.endswith(name)], "lr": 0.1 / at}
+        for at, name in enumerate(names, 1)
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "named"),
+    [
+        (("weight", "bias"), ("bias", "weight"), r"param_groups.0: .* '0.bias' in group 1, .* group 0"),
+        (("weight", "bias"), ("",), r"param_groups.1: .* has it, .* does not"),
+        (("",), ("weight", "bias"), r"param_groups.1.* does not"),
+    ],
+)
+def test_parameters_get_the_options_of_their_own_group(
+    there: tuple[str, ...], here: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    """Groups have numbers in a checkpoint of stock torch: in another order biases would decay in place of weights."""
+    source = stock(grouped(*there), tmp_path / "ckpt")
+    begin(source, ["model", "optimizer"], grouped(*there))
+    with pytest.raises(CheckpointError, match=named):
+        begin(source, ["model", "optimizer"], grouped(*here))
