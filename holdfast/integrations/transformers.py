@@ -6,7 +6,9 @@
     trainer.train()
 
 Model, optimizer, scheduler, random state and the trainer's progress are saved after every step and restored before the
-first. Batches that were done before are passed over. Under plain ``torchrun`` the callback does nothing.
+first. Batches that were done before are passed over. Under plain ``torchrun`` the callback does nothing. At another
+number of ranks it goes on where a step has as many samples as before (set the batch size or the accumulation); else the
+restore is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from holdfast.errors import CheckpointError
 from holdfast.session import Session, rng
 from holdfast.session.phase import Phase
 
@@ -24,15 +27,32 @@ _FIELDS = ("global_step", "total_flos", "num_input_tokens_seen")
 
 
 class _Progress:
-    """Where the trainer is, as a ``Stateful``."""
+    """Where the trainer is, as a ``Stateful``. It counts steps: at another number of samples in each it is elsewhere."""
 
-    def __init__(self, state: TrainerState) -> None:
+    def __init__(self, state: TrainerState, args: TrainingArguments) -> None:
         self._state = state
+        self._batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self._said = (
+            f"{args.world_size} processes x per_device_train_batch_size = {args.train_batch_size} x "
+            f"gradient_accumulation_steps = {args.gradient_accumulation_steps}"
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self._state, name) for name in _FIELDS}
+        return {name: getattr(self._state, name) for name in _FIELDS} | {"samples_per_step": self._batch}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Take the counts.
+
+        Raises:
+            CheckpointError: a step has another number of samples now.
+        """
+        batch = saved.get("samples_per_step", self._batch)
+        if batch != self._batch:
+            raise CheckpointError(
+                f"state 'progress': the Trainer's steps were of {batch} samples each, and are of {self._batch} now "
+                f"({self._said}): it counts in steps, and would skip samples or repeat them. Set the two arguments so "
+                f"that the product is {batch}"
+            )
         for name in _FIELDS:
             setattr(self._state, name, saved[name])
 
@@ -58,7 +78,7 @@ class HoldfastCallback(TrainerCallback):
             "model": model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model,
             "optimizer": getattr(optimizer, "optimizer", optimizer),
             "scheduler": getattr(kwargs["lr_scheduler"], "scheduler", kwargs["lr_scheduler"]),
-            "progress": _Progress(state),
+            "progress": _Progress(state, args),
         }
         if not self._session.restore(self._tree):
             return

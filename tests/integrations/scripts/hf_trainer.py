@@ -37,7 +37,7 @@ data = [{"x": torch.randn(8, generator=generator), "labels": torch.tensor(i % 2)
 arguments = TrainingArguments(
     output_dir=sys.argv[2],
     max_steps=20,
-    per_device_train_batch_size=4,
+    per_device_train_batch_size=int(sys.argv[4]) if sys.argv[4:] else 4,
     learning_rate=0.05,
     logging_steps=1,
     save_strategy="no",
