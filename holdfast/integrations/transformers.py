@@ -27,7 +27,7 @@ _FIELDS = ("global_step", "total_flos", "num_input_tokens_seen")
 
 
 class _Progress:
-    """Where the trainer is, as a ``Stateful``. It counts steps: at another number of samples in each it is elsewhere."""
+    """Where the trainer is, as a ``Stateful``. It counts steps, of as many samples each as before."""
 
     def __init__(self, state: TrainerState, args: TrainingArguments) -> None:
         self._state = state

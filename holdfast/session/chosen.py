@@ -146,12 +146,12 @@ class Chosen(StateTree):
             more := sorted(int(each) for each in numbers if each.isdecimal() and int(each) not in here)
         ):
             raise CheckpointError(
-                f"{begin}{more[0]}: {self._source.said} has it, and the optimizer {part!r} does not. Give it the groups "
-                "that it has there, or leave the optimizer out of start_from.parts"
+                f"{begin}{more[0]}: {self._source.said} has it, and the optimizer {part!r} does not. Give it the "
+                "groups that it has there, or leave the optimizer out of start_from.parts"
             )
 
     def require_grouped(self, loaded: Mapping[str, Any]) -> None:
-        """Refuse a parameter that is in another group there, or without state in none, which is none without a gradient.
+        """Refuse a parameter that is in another group there; or in none, without a state: no gradient explains that.
 
         Groups have numbers in a checkpoint of stock torch: their options would go to other parameters.
 

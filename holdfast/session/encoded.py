@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,14 +71,24 @@ class Placing:
 
         return place
 
-    def optimizer(self) -> Place:
-        """Return an optimizer's place: a parameter's direct state is an item; histories in lists lie in the tree."""
+    def optimizer(self, parts: Set[str] = frozenset()) -> Place:
+        """Return an optimizer's place: a parameter's direct state is an item; histories in lists lie in the tree.
+
+        ``parts``: names of parameters of which this rank has a part. What is not distributed beside them may be of that
+        part, or the same on all ranks: then it is saved once.
+        """
 
         def place(path: Path, tensor: Tensor) -> str | None:
+            name = dotted(path)
             if is_distributed(tensor):
-                return dotted(path)
+                return name
             deep = len(path) > 4 and any(isinstance(each, int) for each in path[3:])
-            return None if deep or self._moves(dotted(path), tensor) else dotted(path)
+            if deep or self._moves(name, tensor):
+                return None
+            if self.alone or not tensor.dim() or path[2] not in parts:
+                return name
+            self.candidates[name] = tensor
+            return name if name in self.shared else own_name(self.rank, name)
 
         return place
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor import empty as distributed_empty
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.structure import Node, refs, strides
+from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strides
 from holdfast.storage.checkpoints.format.tensor_facts import placements_of
 
 
@@ -68,6 +68,8 @@ class Known:
             stride: how it lay in memory, if not row by row.
         """
         size, dtype = self.tensor(name)
+        if name.startswith(OWN):
+            like = None  # one rank's part, whatever its size
         if isinstance(like, DTensor) and like.shape == size:
             return _placed_like(like, dtype)
         if isinstance(like, Tensor) and like.shape == size:
@@ -75,9 +77,7 @@ class Known:
         if placements and isinstance(like, DTensor):
             made = placements_of(placements)
             if made is None or like.device_mesh.ndim != len(made):
-                raise CheckpointError(
-                    f"{name}: it was saved with the placements {placements}, which this layout lacks"
-                )
+                made = tuple(Replicate() for _ in range(like.device_mesh.ndim))
             return distributed_empty(size, dtype=dtype, device_mesh=like.device_mesh, placements=made)
         where = device if device != "meta" else "cpu"
         if stride is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.distributed.tensor import DTensor
@@ -20,11 +21,13 @@ from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.in_place import saves_plainly, updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
+from holdfast.session.placed import is_of_a_part, placed, require_open, require_same_part
 from holdfast.session.watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.format.decoder import Decoder, decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused
 from holdfast.storage.checkpoints.format.structure import Node, refs
+from holdfast.storage.checkpoints.format.tensor_facts import part_told
 from holdfast.storage.checkpoints.save.glance import identical
 
 _NOTHING = Encoded({}, {}, {})
@@ -124,7 +127,8 @@ class OptimizerPart:
 
     def _state(self, placing: Placing) -> Encoded:
         params = self._params()
-        encoder, nodes, shared = Encoder(placing.optimizer(), placing.rank), {}, []
+        divided = {name: each for name, each in params.items() if isinstance(each, DTensor)}
+        encoder, nodes, shared = Encoder(placing.optimizer(divided.keys()), placing.rank), {}, []
         for name in params:
             values = self.optimizer.state.get(params[name])
             if values is not None:
@@ -139,7 +143,8 @@ class OptimizerPart:
                     f"it has state for a tensor {list(key.shape)} that is in none of its parameter groups",
                     "remove that state from the optimizer",
                 )
-        return Encoded.by(encoder, {"state": {"params": nodes, "shared": shared}})
+        parts = {name: part_told(each) for name, each in divided.items() if is_of_a_part(nodes.get(name))}
+        return Encoded.by(encoder, {"state": {"params": nodes, "shared": shared, "parts": parts}})
 
     def _groups(self, placing: Placing) -> Encoded:
         """Return the groups' options; those such as the learning rate are plain numbers that schedulers replace."""
@@ -214,16 +219,35 @@ class OptimizerPart:
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
         told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
         self._saved: dict[str, Node] = {}
+        self._divided: set[str] = set()
         for name, param in params.items():
             node = told["params"].get(name)
             if node is None:
                 node = by_names(known, (self.name, "state", name), param)
             if node is not None:
                 self._saved[name] = node
+                self._require_placeable(name, param, told.get("parts", {}).get(name), known)
                 self._want(name, node, param, known)
         self._shared = told["shared"]
         for _, node in self._shared:
             known.want(node)
+
+    def _require_placeable(self, name: str, param: Tensor, part: Any, known: Known) -> None:
+        path = f"{self.name}.state.{name}"
+        if isinstance(param, DTensor) and self._was_whole(name, known):
+            require_open(self._saved[name], path, lambda item: _fits(known.tensor(item)[0], param))
+            self._divided.add(name)
+        else:
+            require_same_part(self._saved[name], param, path, part)
+
+    def _was_whole(self, name: str, known: Known) -> bool:
+        """Return whether the rank that saved the parameter had all of it in a plain tensor."""
+        for part in self._modules:
+            held = (known.nodes.get(part) or {}).get("state", {})
+            node = held.get(name if len(self._modules) == 1 else name.removeprefix(f"{part}."))
+            if isinstance(node, tuple) and node:
+                return node[0] not in ("@ref", "@local") or (node[0] == "@ref" and node[3] is None)
+        return False
 
     def _want(self, name: str, node: Node, param: Tensor, known: Known) -> None:
         if not isinstance(node, dict):
@@ -298,6 +322,7 @@ class OptimizerPart:
             name: decoder.value(node, getattr(params[name], "device_mesh", None))
             for name, node in self._saved.items()
         }
+        values |= {name: placed(values[name], params[name]) for name in self._divided}
         shared = [(key, decoder.value(node)) for key, node in self._shared]
         self._load_groups(params, tensors)
         if not updates_plainly(self.optimizer):
@@ -345,6 +370,10 @@ class OptimizerPart:
             ],
         }
         self.optimizer.load_state_dict({**packed, **more})
+
+
+def _fits(size: torch.Size, param: Tensor) -> bool:
+    return size == param.shape or size.numel() == 1
 
 
 def in_order(optimizer: Optimizer) -> list[Tensor]:

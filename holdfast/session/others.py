@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.session import loaders
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
+from holdfast.session.placed import divided
 from holdfast.storage.checkpoints.format.decoder import decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
+from holdfast.storage.checkpoints.format.places import dotted
 from holdfast.storage.checkpoints.format.plain_pickle import dump_plain
 from holdfast.storage.checkpoints.format.raw_tensors import Views
-from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strides
+from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strides, tagged
 from holdfast.storage.checkpoints.format.tensor_facts import is_distributed
 
 MOST_PLAIN = 512
@@ -43,6 +47,7 @@ class OtherPart:
         self.name, self.value, self._part = name, part.value, part
         self._names: set[str] | None = None
         self._quiet = self._makes_later = self._merges = False
+        self._live: dict[str, DTensor] = {}
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save: its state dictionary is read at every save."""
@@ -88,30 +93,34 @@ class OtherPart:
                 f"as now: declare what belongs to which rank with holdfast.Part(..., merge=..., split=...) in its place"
             )
         named = [[*refs(node)] for node in self._nodes]
-        live = self._distributed() if any(named) else {}  # an object that is asked for its state may do more
+        # An object that is asked for its state may do more.
+        asked = any(named) or (dist.is_initialized() and any(map(_has_weights, self._nodes)))
+        live = self._tensors() if asked else {}
+        self._live = {name: each for name, each in live.items() if isinstance(each, DTensor)}
         for node, names in zip(self._nodes, named, strict=True):
             lie = dict(strides(node))
             for name, device, placements in names:
-                if name in live:
-                    known.targets[name] = live[name]
-                elif placements is not None:
+                held = live.get(name)
+                if held is not None and is_distributed(held):
+                    known.targets[name] = held
+                elif placements is not None and (held is None or held.shape != known.tensor(name)[0]):
                     raise CheckpointError(
                         f"{name}: it was saved as a part of a distributed tensor, and state_dict() has none of "
-                        "this name yet: make it before Session.restore()"
+                        "this name and size yet: make it before Session.restore()"
                     )
                 else:
                     known.targets[name] = known.allocate(name, device, None, stride=lie.get(name))
 
-    def _distributed(self) -> dict[str, Tensor]:
-        """Return the live tensors that are parts of larger ones: only they know which part."""
-        encoder = Encoder(lambda path, tensor: ".".join(map(str, path)) if is_distributed(tensor) else None)
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the live tensors: only those that are parts of larger ones know which part."""
+        encoder = Encoder(lambda path, _: dotted(path))
         encoder.part(self.name, self.value.state_dict())
-        return {name: each for name, each in encoder.items.items() if is_distributed(each)}
+        return {name: each for name, each in encoder.items.items() if isinstance(each, Tensor)}
 
     def load(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
         """Take the loaded values."""
         states = [decode(node, tensors) for node in self._nodes]
-        state = states[0]
+        state = divided(states[0], self._live, (self.name,))
         if self._merges:
             assert self._part.merge is not None
             assert self._part.split is not None
@@ -128,6 +137,13 @@ class OtherPart:
         """Have it create what it creates when its state is read; torchdata's loaders wait for their first iteration."""
         if not self._makes_later:
             self.value.state_dict()
+
+
+def _has_weights(node: Node) -> bool:
+    """Return whether small tensors of numbers lie in the tree: not states of generators, which are no one's part."""
+    return any(
+        tag == "@raw" and getattr(torch, each[3]).is_floating_point and each[4] for tag, each in tagged(node)
+    )
 
 
 def _instead(value: Any) -> str:
@@ -155,14 +171,12 @@ def alike(left: Node, right: Node, seen: set[tuple[int, int]] | None = None) -> 
 
     ``seen``: pairs of nodes that are compared already: what is in several places of a tree is compared once.
     """
-    if type(left) is not type(right):
+    if type(left) is not type(right) or (_is_ref(left) and left[1].startswith(OWN)):
         return False
     if isinstance(left, Tensor):
         return left.shape == right.shape and left.dtype == right.dtype and bool(torch.equal(left, right))
     if not isinstance(left, dict | list | tuple):
         return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)
-    if isinstance(left, tuple) and left and left[0] == "@ref" and str(left[1]).startswith(OWN):
-        return False
     seen = set() if seen is None else seen
     if (pair := (id(left), id(right))) in seen:
         return True
@@ -172,6 +186,10 @@ def alike(left: Node, right: Node, seen: set[tuple[int, int]] | None = None) -> 
     return _same_bytes(left, right) or (
         len(left) == len(right) and all(alike(*both, seen) for both in zip(left, right, strict=True))
     )
+
+
+def _is_ref(node: Node) -> bool:
+    return isinstance(node, tuple) and len(node) > 1 and node[0] == "@ref" and isinstance(node[1], str)
 
 
 def _same_bytes(left: Node, right: Node) -> bool:

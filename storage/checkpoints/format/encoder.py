@@ -27,6 +27,7 @@ from holdfast.storage.checkpoints.format.structure import OWN, Node, own_name
 from holdfast.storage.checkpoints.format.tensor_facts import (
     is_distributed,
     is_transparent,
+    is_unreduced,
     placements_told,
     unusual_stride,
 )
@@ -173,7 +174,7 @@ class Encoder:
                 path, f"an object of type {kind.__module__}.{kind.__qualname__}: {error}"
             ) from error
 
-    def tensor(self, value: Tensor, path: Path) -> Node:
+    def tensor(self, value: Tensor, path: Path) -> Node:  # noqa: PLR0911  (a case per kind)
         """Return the tree of a tensor."""
         if is_lazy(value):
             raise refused(
@@ -184,7 +185,9 @@ class Encoder:
         if type(value) is Parameter:
             return "@param", self.tensor(value.data, path), value.requires_grad
         if isinstance(value, DTensor) and is_traceable_wrapper_subclass(value._local_tensor):
-            return self._local_subclass(value, path)
+            return self._local(value, path, self._subclass)
+        if isinstance(value, DTensor) and is_unreduced(value):
+            return self._local(value, path, self._plain_tensor)
         if is_traceable_wrapper_subclass(value) and not is_distributed(value):
             return self._subclass(value, path)
         if is_distributed(value):
@@ -261,11 +264,11 @@ class Encoder:
             value.requires_grad,
         )
 
-    def _local_subclass(self, value: DTensor, path: Path) -> Node:
+    def _local(self, value: DTensor, path: Path, write: Callable[[Tensor, Path], Node]) -> Node:
         # What is inside has no place in the whole tensor: this rank alone has it.
         self._alone = True
         try:
-            local = self._subclass(value._local_tensor, path)
+            local = write(value._local_tensor, path)
         finally:
             self._alone = False
         return "@local", local, placements_told(value), tuple(value.shape), tuple(value.stride())

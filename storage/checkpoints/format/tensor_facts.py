@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
 def is_distributed(value: object) -> bool:
@@ -29,13 +31,27 @@ def is_transparent(value: Tensor) -> bool:
     )
 
 
+def is_unreduced(value: object) -> bool:
+    """Return whether a tensor's elements are those of all ranks together: no rank has one of them."""
+    return isinstance(value, DTensor) and any(isinstance(each, Partial) for each in value.placements)
+
+
+def part_told(value: DTensor) -> tuple[tuple[int, ...], ...]:
+    """Return size and offset of this rank's part, and the sizes of the mesh, as plain data."""
+    mesh = value.device_mesh
+    size, offset = compute_local_shape_and_global_offset(value.shape, mesh, value.placements)
+    return tuple(size), tuple(offset), tuple(mesh.shape)
+
+
 def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
     """Return the placements of a distributed tensor as plain data."""
     told: list[tuple[Any, ...]] = []
     for each in value.placements:
         if type(each) is Shard:
             told.append(("S", each.dim))
-        elif isinstance(each, Partial):
+        elif type(each) is _NormPartial:
+            told.append(("N", each.norm_type))
+        elif type(each) is Partial:
             told.append(("P", str(each.reduce_op)))
         elif isinstance(each, Replicate):
             told.append(("R",))
@@ -46,7 +62,7 @@ def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
 
 def placements_of(told: Any) -> tuple[Any, ...] | None:
     """Return the placements that :func:`placements_told` wrote; None when there is one of another kind."""
-    makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial}
+    makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial, "N": _NormPartial}
     if any(each[0] not in makers for each in told):
         return None
     return tuple(makers[each[0]](*each[1:]) for each in told)

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from tests.session.kinds.training import P, State, Training, loss_of, net, optimized, train
+from tests.session.kinds.values import Scaled
 
 
 def _matrices() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 1, bias=False))
+    return nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 2, bias=False))
 
 
 class ProjectionState:
@@ -73,8 +75,6 @@ class Odd(torch.optim.Optimizer):
         return torch.stack(state["gradients"]).mean(0)
 
     def wrapped(self, param: Tensor, state: Any) -> Tensor:
-        from tests.session.kinds.values import Scaled  # noqa: PLC0415
-
         before = state["m"].codes.float() * state["m"].scale if state else 0
         value = before * 0.5 + param.grad.abs()
         scale = value.max().reshape(1) / 255 + 1e-12
@@ -89,6 +89,46 @@ class Odd(torch.optim.Optimizer):
         state["best"] = min(state.get("best", float("inf")), float(param.grad.norm()))
         state["where"] = (state["best"], "norm", None)
         return param.grad * state["best"]
+
+
+class OfItsPart(torch.optim.Optimizer):
+    """Works on this rank's part of its parameters alone; its state is of that part, plain or of a class of its own."""
+
+    def __init__(self, params: Any, kind: str) -> None:
+        super().__init__(params, {"lr": 0.1, "kind": kind})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for param in group["params"]:
+                state, grad = self.state[param], _local(param.grad)
+                value = _local(param)
+                if group["kind"] == "plain":
+                    state["m"] = state.get("m", torch.zeros_like(value)) * 0.9 + grad
+                    value.add_(state["m"], alpha=-0.1)
+                else:
+                    was = _local(state["m"]) if state else None
+                    found = (was.codes.float() * was.scale if was is not None else 0) * 0.5 + grad.abs()
+                    scale = found.sum().reshape(1) / 255 + 1e-12
+                    made = Scaled((found / scale).to(torch.uint8), scale)
+                    state["m"] = _wrapped(made, param)
+                    value.add_(found, alpha=-0.1)
+
+
+def _wrapped(made: Tensor, param: Tensor) -> Tensor:
+    if not isinstance(param, DTensor):
+        return made
+    return DTensor.from_local(
+        made, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
+    )
+
+
+def _local(tensor: Tensor) -> Any:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def _wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
 class Decaying(torch.optim.SGD):
@@ -280,6 +320,15 @@ TRAININGS = [
     *(
         Training(f"optimizer: {kind}", optimized(partial(Odd, kind=kind)), train, "optimizers of your own")
         for kind in ODD
+    ),
+    *(
+        Training(
+            f"optimizer of its part of parameters: {kind}",
+            optimized(partial(OfItsPart, kind=kind), _wide),
+            train,
+            "optimizers of your own",
+        )
+        for kind in ("plain", "class")
     ),
     Training("optimizer: more than state and groups", optimized(Decaying), train, "optimizers of your own"),
     Training("an optimizer around another one, both given", _around, train, "optimizers of your own"),

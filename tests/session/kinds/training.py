@@ -41,7 +41,7 @@ class Part:
 
 
 def net(width: int = 6) -> nn.Module:
-    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 2))
 
 
 def loss_of(model: nn.Module, width: int = 4) -> Tensor:

@@ -169,7 +169,7 @@ class Scaled(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, call: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if call is torch.ops.aten.detach.default:
+        if call in (torch.ops.aten.detach.default, torch.ops.aten.view.default):
             return cls(args[0].codes.detach(), args[0].scale.detach())
         raise NotImplementedError(call)
 

@@ -1,0 +1,69 @@
+"""Every kind of training comes back under another layout exactly and trains on, or is refused with its path.
+
+``layouts.py`` has what is expected of each kind.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.session.kinds.layouts import LAYOUTS, REFUSED, UNTRAINED
+from tests.session.kinds.trainings import TRAININGS
+from tests.storage.checkpoints.test_resharding import ranks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+
+MOVES = "tests.session.kinds.moves"
+REGULAR = [
+    "optimizer: Adam",
+    "optimizer: history",
+    "optimizer: wrapped",
+    "optimizer: eight_bit",
+    "optimizer of its part of parameters: plain",
+    "experts without a gradient: Adam",
+    "parameter groups",
+    "scheduler: ReduceLROnPlateau",
+    "module: tied weights",
+    "module: extra state, tensor that grows",
+    "module: batch norm, dropout",
+    "exponential average of weights",
+    "adapters and an average of their own",
+    "master weights by hand",
+]
+"""A kind of each way to come back, or to be refused."""
+
+
+def test_kinds_have_the_names_of_the_table() -> None:
+    """No expectation is for a kind that is not there."""
+    assert {*REFUSED, *UNTRAINED, *REGULAR} <= {each.name for each in TRAININGS}
+
+
+def _require(found: list[dict[str, str]]) -> None:
+    assert not found[0], "\n".join(f"{where}: {what}" for where, what in found[0].items())
+
+
+def test_many_kinds_come_back_under_another_layout(tmp_path: Path) -> None:
+    """From all of each parameter to parts of it, and back."""
+    wanted = [("ddp", "fsdp", "shards"), ("fsdp", "ddp", "s3")]
+    _require(ranks(2, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tier", ["shards", "s3"])
+@pytest.mark.parametrize("saved", ["ddp", "fsdp", "tp"])
+def test_every_kind_comes_back_under_another_layout(saved: str, tier: str, tmp_path: Path) -> None:
+    """Also under the one that saved it."""
+    wanted = [(saved, loaded, tier) for loaded in ("ddp", "fsdp", "tp")]
+    _require(ranks(2, f"{MOVES}:cells", folder=tmp_path, wanted=wanted))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_meshes_of_two_dimensions_load_each_other(tmp_path: Path) -> None:
+    """Four ranks."""
+    wanted = [(*pair, "shards") for pair in product(("fsdp", "hsdp", "tp_fsdp"), LAYOUTS)]
+    _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
