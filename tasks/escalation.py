@@ -18,6 +18,7 @@ from holdfast.operations import flaps, offenders
 from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
+from holdfast.policies.diagnose import unplayed
 from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import changes, falls, history, late, poisoned, standing
@@ -119,7 +120,11 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
 async def _replay(case: RecoveryContext) -> EscalationResult:
     replayed = await replay(case)
     if replayed.blame is not Blame.CODE:
-        did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
+        nothing = next(
+            (line for line in replayed.evidence if line.startswith(unplayed.COULD_NOT)),
+            "not reproduced by replay",
+        )
+        did = "accused by dual-phase replay" if replayed.suspects else nothing
         return EscalationResult(did=did, verdict=replayed)
     if why := _suspected_state(case):
         return EscalationResult(did=f"every group fails in replay; {why}", verdict=replayed)

@@ -15,7 +15,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.models.alert import Blame, IncidentClass, Verdict
-from holdfast.policies.diagnose import agreement, replay_groups
+from holdfast.policies.diagnose import agreement, replay_groups, unplayed
 from holdfast.policies.diagnose.replay_groups import Next, ReplayDecision, ReplayOutcome, ReplayVerdict
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay_group import Ended, checkpoint_of, play
@@ -76,6 +76,11 @@ async def replay(case: RecoveryContext) -> Verdict:
         for left in range(policy.replay.repeats, -1, -1):
             # A group fails only for a reason: a failure in any round counts, however seldom it comes.
             first = await rounds.both()
+            if why := _untold(first):
+                told = f"{unplayed.COULD_NOT} ({why})"
+                outcome = ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=())
+                decision = ReplayDecision(next=Next.NOBODY, reason=told)
+                break
             horizontal.update(_failed(first[0]))
             vertical.update(_failed(first[1]))
             outcome = replay_groups.suspects(rounds.plan, horizontal, vertical)
@@ -100,6 +105,15 @@ async def replay(case: RecoveryContext) -> Verdict:
     for line in verdict.evidence:
         get_run_logger().info("%s", line)
     return verdict
+
+
+def _untold(phases: Round) -> str:
+    """Return why groups of a phase could not be replayed where none ran well; empty: both phases show something."""
+    for phase in phases:
+        untold = [group.untold for group in phase if group.untold]
+        if untold and not any(group.ok for group in phase):
+            return untold[0]
+    return ""
 
 
 def _nothing_seen(case: RecoveryContext, phases: Round) -> str:
@@ -146,8 +160,8 @@ def _differ(phases: Round) -> bool:
 
 
 def _failed(ended: Sequence[Ended]) -> tuple[int, ...]:
-    """Return indices of the groups that failed by themselves."""
-    return tuple(index for index, group in enumerate(ended) if not group.ok)
+    """Return indices of the groups that failed, with evidence."""
+    return tuple(index for index, group in enumerate(ended) if not group.ok and not group.untold)
 
 
 def _compared(ended: Sequence[Ended]) -> agreement.Agreement:

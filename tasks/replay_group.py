@@ -13,6 +13,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
+from holdfast.policies.diagnose import unplayed
 from holdfast.policies.diagnose.agreement import Played
 from holdfast.policies.restore import lineage
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -27,6 +28,8 @@ class Ended(Frozen):
     ok: bool
     """Every rank ran its steps, and loss and gradients stayed finite."""
     played: Played
+    untold: str = ""
+    """Why its failure is no evidence; empty: it is, or it did not fail."""
 
 
 async def play(
@@ -51,7 +54,12 @@ async def play(
             get_run_logger().warning(
                 "replay %s: rank %d on %s: %s", group, result.rank, result.machine, result.detail
             )
-    return Ended(ok=all(result.ok for result in results), played=_played(results))
+    raised = {str(alert.evidence.get("error_type") or "") for alert in case.incident.alerts} - {""}
+    return Ended(
+        ok=all(result.ok for result in results),
+        played=_played(results),
+        untold=unplayed.reason(results, case.incident_class, raised),
+    )
 
 
 def _played(results: list[RankResult]) -> Played:

@@ -280,6 +280,17 @@ class ScriptedAgent:
         wrong = sorted(group & set(world.computes_wrongly))
         what = f"result {len(world.commands)}" if world.drifting else f"with {wrong}" if wrong else "right"
         rank = sorted(group).index(self._machine.name)
+        if why := world.replay_unloadable or world.replay_ends_first:
+            return [
+                wire.RankResult(
+                    rank=rank,
+                    machine=self._machine.name,
+                    ok=False,
+                    detail=why,
+                    unloadable=world.replay_unloadable,
+                    began=False,
+                )
+            ]
         digest = wire.StepDigest(step=1, gradients=what)
         return [wire.RankResult(rank=rank, machine=self._machine.name, ok=not bad, digests=(digest,))]
 

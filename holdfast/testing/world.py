@@ -41,6 +41,10 @@ class World:
     replay_fails_always: bool = False
     replay_fails_once: bool = False
     """One group fails, once."""
+    replay_unloadable: str = ""
+    """Why no rank of a replay can load the state; empty: all can."""
+    replay_ends_first: str = ""
+    """Exception with which ranks of a replay end before its first step; empty: none does."""
     computes_wrongly: list[str] = field(default_factory=list)
     """Machines whose products are finite and wrong: only a comparison of the groups' results shows it."""
     drifting: bool = False

@@ -94,6 +94,7 @@ class MetricLimits(Given):
 
     jump_factor: float = Field(gt=1)
     jump_deviations: float = Field(gt=0)
+    jump_tail: float = Field(ge=1)
     jump_steps: int = Count
     history: int = Field(ge=8)
     warmup: int = Field(ge=3)

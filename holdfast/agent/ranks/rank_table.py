@@ -259,7 +259,10 @@ class RankTable:
         """Judge a value: one that stays high for some steps is a jump; one step alone is a bad batch."""
         limits = self._limits
         metric = row.metrics.setdefault(name, Metric(deque(maxlen=limits.history)))
-        found = jump(metric.values, value, limits)
+        before = list(metric.values)[
+            : len(metric.values) - metric.high
+        ]  # high steps are not compared with each other
+        found = jump(before, value, limits)
         metric.high = metric.high + 1 if found else 0
         if found and metric.high == limits.jump_steps:
             self._events.jumped(row.rank, row.step, name, found)

@@ -405,6 +405,8 @@ class Run:
             detail=detail,
             digests=told.get("digests") or (),
             kind=str(told.get("hardware") or ""),
+            began=bool(row.steps_done or row.not_finite or row.replayed is not None),
+            unloadable=row.damaged,
         )
 
     def _control_path(self, rank: int) -> str:

@@ -151,3 +151,7 @@ class RankResult(Frozen):
     digests: tuple[StepDigest, ...] = ()
     kind: str = ""
     """Hardware and software that they are of."""
+    began: bool = True
+    """It completed a step, or reported a number that is not finite."""
+    unloadable: str = ""
+    """Why it could not load the state; empty: it could, or ended otherwise."""

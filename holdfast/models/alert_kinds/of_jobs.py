@@ -31,7 +31,7 @@ METRIC_JUMP = Kind(
     evidence="step, metric, value, median, factor",
     meaning=alone(IncidentClass.SILENT_CORRUPTION, 0.6),
     precedence=620,
-    thresholds=("metrics.jump_factor", "metrics.jump_deviations", "metrics.jump_steps"),
+    thresholds=("metrics.jump_factor", "metrics.jump_deviations", "metrics.jump_tail", "metrics.jump_steps"),
 )
 REPLICA_DIFFERS = Kind(
     "replica_differs",

@@ -230,7 +230,7 @@ async def test_datagrams_arrive_without_asking(board: RankTable, heard: Heard) -
 
 
 async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, heard: Heard) -> None:
-    """One step alone is a bad batch; told once while it lasts, and again when it comes again."""
+    """One step alone, or two, are bad batches; reported once while it lasts, and again when it comes again later."""
 
     def steps(first: int, *losses: float) -> list[tuple[Any, ...]]:
         heard.all.clear()
@@ -240,8 +240,9 @@ async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, heard: H
 
     assert steps(1, *[2.0] * 30) == []
     assert steps(31, 14.0, 2.0, 2.0) == []
-    assert steps(34, 14.0, 14.0, 14.0, 14.0) == [("jump", 2, 35, "loss", 7)]
-    assert steps(38, 2.0, 2.0, 14.0, 14.0) == [("jump", 2, 41, "loss", 7)]
+    assert steps(34, 14.0, 14.0, *[2.0] * 64) == []
+    assert steps(100, 14.0, 14.0, 14.0, 14.0) == [("jump", 2, 102, "loss", 7)]
+    assert steps(104, *[2.0] * 64, 14.0, 14.0, 14.0) == [("jump", 2, 170, "loss", 7)]
 
 
 async def test_phases_and_utilisation_are_in_the_state(board: RankTable, say: Say) -> None:

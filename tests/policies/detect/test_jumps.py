@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,26 @@ def test_a_metric_that_scatters_widely_needs_more() -> None:
     scattered = [0.1, 1.0, 4.0, 0.2, 3.0] * 12
     assert jump(scattered, 8.0, LIMITS) is None
     assert jump(scattered, 100.0, LIMITS) is not None
+
+
+def test_a_metric_with_a_long_tail_does_not_jump_by_itself() -> None:
+    """A classifier that has nearly converged, or a critic: most steps are far below the worst of every twenty."""
+    draw = random.Random(1)
+    losses = [0.003 * math.exp(draw.gauss(0.0, 1.3)) for _ in range(20_000)]
+    found = high = 0
+    for step, value in enumerate(losses):
+        high = high + 1 if jump(losses[max(0, step - LIMITS.history) : step], value, LIMITS) else 0
+        found += high == LIMITS.jump_steps
+    assert found == 0
+
+
+def test_a_lasting_jump_is_found_while_its_own_steps_are_in_the_history() -> None:
+    """They must not hide it before it has lasted long enough."""
+    for before in (LIMITS.warmup, LIMITS.history):
+        values = [*STEADY[:before]]
+        for _ in range(LIMITS.jump_steps):
+            assert jump(values[-LIMITS.history :], 16.0, LIMITS) is not None
+            values.append(16.0)
 
 
 def test_values_near_zero_are_noise() -> None:
