@@ -44,7 +44,8 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
 def last_good(case: RecoveryContext, current: str) -> str | None:
     """Return the version that a rollback from ``current`` goes to; None: there is none."""
     ledger = case.ctx.ledger
-    return code.last_good(ledger.versions(case.job), current, code.proven(ledger.epochs(case.job)))
+    proven = code.proven(ledger.epochs(case.job), ledger.job(case.job).submitted_at)
+    return code.last_good(ledger.versions(case.job), current, proven)
 
 
 @task(task_run_name="fetch the new code of {case.job} while it trains")

@@ -182,14 +182,18 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
         mode=setup.mode,
         skip_bad_batches=setup.skip_bad_batches,
     )
-    ledger.add_job(spec, "v1")
-    ledger.add_version(JOB, "v1", "key", "first")
+    first = "v0" if setup.other_code else "v1"
+    ledger.add_job(spec, first)
+    ledger.add_version(JOB, first, "key", "first")
     claimed = ledger.claim_standbys(JOB, setup.machines)
     ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
     start_epoch(ledger, JOB)
     kit.clock.advance(3600)
     if setup.resubmitted:
         ledger.set_job(JOB, state=JobState.STOPPED)
+        if setup.other_code:
+            ledger.mark(JOB, ledger.job(JOB).epoch, 1, kit.clock.now())
+            ledger.add_version(JOB, "v1", "key1", "submitted again")
         ledger.add_job(spec, "v1")
         ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
         start_epoch(ledger, JOB)

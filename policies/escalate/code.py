@@ -26,12 +26,18 @@ def last_good(versions: Sequence[CodeVersion], current: str, proven: Collection[
     return next((name for name in reversed(names[:end]) if name in proven and name not in bad), None)
 
 
-def proven(epochs: Sequence[Epoch]) -> frozenset[str]:
-    """Return the versions with which the job made a step; of a job that reports none, those that ran for a while."""
-    stepped = frozenset(each.code_version for each in epochs if each.first_step or each.last_step)
+def proven(epochs: Sequence[Epoch], submitted_at: float = 0.0) -> frozenset[str]:
+    """Return the versions with which the job made a step; of a job that reports none, those that ran for a while.
+
+    Args:
+        epochs: the job's epochs.
+        submitted_at: epochs before this belong to an earlier job of the same name, whose code a person replaced.
+    """
+    own = [each for each in epochs if each.opened_at >= submitted_at]
+    stepped = frozenset(each.code_version for each in own if each.first_step or each.last_step)
     return stepped or frozenset(
         each.code_version
-        for each in epochs
+        for each in own
         if each.closed_at is not None and each.closed_at - each.opened_at >= _RAN_S
     )
 

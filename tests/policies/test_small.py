@@ -24,7 +24,9 @@ def version(name: str, bad: bool = False) -> CodeVersion:
     return CodeVersion(job="gpt", version=name, key=f"gpt/code/{name}", created_at=0.0, bad=bad)
 
 
-def epoch(code: str, first_step: int | None = None, closed_at: float | None = None) -> Epoch:
+def epoch(
+    code: str, first_step: int | None = None, closed_at: float | None = None, opened_at: float = 0.0
+) -> Epoch:
     return Epoch(
         job="gpt",
         epoch=1,
@@ -32,7 +34,7 @@ def epoch(code: str, first_step: int | None = None, closed_at: float | None = No
         code_version=code,
         machines=("m0",),
         reason="x",
-        opened_at=0.0,
+        opened_at=opened_at,
         first_step=first_step,
         closed_at=closed_at,
     )
@@ -67,6 +69,12 @@ def test_a_version_with_which_the_job_never_trained_is_no_way_back() -> None:
     assert proven(ran) == {"v1", "v3"}
     assert last_good(versions, "v3", proven(ran)) == "v1"
     assert last_good(versions[1:], "v3", proven(ran[1:])) is None
+
+
+def test_a_version_of_an_earlier_submission_is_no_way_back() -> None:
+    """A person stopped that job and submitted other code under its name."""
+    ran = [epoch("v1", first_step=1), epoch("v2", first_step=1, opened_at=50.0)]
+    assert proven(ran, 50.0) == {"v2"}
 
 
 def test_a_version_of_a_job_that_reports_no_steps_is_proven_by_having_run() -> None:
