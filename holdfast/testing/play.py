@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -218,7 +219,8 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
         machines = [new.name if name == setup.replaced else name for name in ledger.job(JOB).machines]
         ledger.set_job(JOB, machines=machines)
     ledger.set_job(JOB, state=setup.state)
-    world = World(kit.clock, ledger, JOB, **_sets(scenario.world))
+    # Its own copy: what happens is struck off there, and a scenario may be played again.
+    world = World(kit.clock, ledger, JOB, **_sets(copy.deepcopy(scenario.world)))
     world.first_machines, world.first_epoch = ledger.job(JOB).machines, ledger.job(JOB).epoch
     for step in world.in_s3:
         ledger.record_checkpoint(world.checkpoint(step))

@@ -287,12 +287,23 @@ class ScriptedAgent:
                     machine=self._machine.name,
                     ok=False,
                     detail=why,
+                    error_type=why.partition(":")[0],
                     unloadable=world.replay_unloadable,
                     began=False,
                 )
             ]
+        raised = next((kind for name, kind in sorted(world.replay_raises.items()) if name in group), "")
         digest = wire.StepDigest(step=1, gradients=what)
-        return [wire.RankResult(rank=rank, machine=self._machine.name, ok=not bad, digests=(digest,))]
+        return [
+            wire.RankResult(
+                rank=rank,
+                machine=self._machine.name,
+                ok=not bad and not raised,
+                digests=(digest,),
+                error_type=raised,
+                detail=raised,
+            )
+        ]
 
 
 def _frame(world: World, rank: int) -> wire.Frame:

@@ -43,6 +43,8 @@ class World:
     """One group fails, once."""
     replay_unloadable: str = ""
     """Why no rank of a replay can load the state; empty: all can."""
+    replay_raises: dict[str, str] = field(default_factory=dict)
+    """Machine -> type of an exception of the script in each replay that it takes part in."""
     replay_ends_first: str = ""
     """Exception with which ranks of a replay end before its first step; empty: none does."""
     computes_wrongly: list[str] = field(default_factory=list)

@@ -8,6 +8,8 @@ from holdfast.models.agent import RankResult
 from holdfast.models.alert import IncidentClass
 
 COULD_NOT = "could not be replayed"
+_MAY_BE_THE_FAULT = frozenset({"gpu", "numeric", "framework", "crash"})
+"""Causes of exceptions that wrong arithmetic, or a machine that computes wrongly, may have."""
 _OF_NUMBERS = frozenset({IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION})
 
 
@@ -15,8 +17,8 @@ def reason(results: Sequence[RankResult], incident_class: IncidentClass, raised:
     """Return why the failure of a group is no evidence; empty: it is, or the group did not fail.
 
     A state that does not load at the group's number of ranks shows neither a machine's fault nor the code's. Where
-    numbers are looked for, nor does a rank that ended before its first step (a port in use, a missing file), unless
-    it raised what the job had raised.
+    numbers are looked for, nor does an exception of the script (a port in use, a file that another group moved), or the
+    end of a rank before its first step, unless it raised what the job had raised.
 
     Args:
         results: of the group's ranks.
@@ -31,7 +33,8 @@ def reason(results: Sequence[RankResult], incident_class: IncidentClass, raised:
 def _why(result: RankResult, incident_class: IncidentClass, raised: Collection[str]) -> str:
     if result.unloadable:
         return result.unloadable
-    if result.began or incident_class not in _OF_NUMBERS:
+    if incident_class not in _OF_NUMBERS or result.error_type in raised or result.cause in _MAY_BE_THE_FAULT:
         return ""
-    kind = result.detail.partition(":")[0]
-    return "" if kind in raised else result.detail or "a rank ended before its first step"
+    if result.began and not result.error_type:
+        return ""
+    return result.detail or "a rank ended before its first step"

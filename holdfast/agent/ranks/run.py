@@ -28,6 +28,7 @@ from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.models.environment import OF_AGENTS, OF_RANKS
 from holdfast.models.roles import TRAINER
+from holdfast.policies.classify import last_words
 from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.roles import ENV_INDEX
 
@@ -392,6 +393,8 @@ class Run:
         row = self.board.rows[process.rank]
         ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
         told = row.replayed or {}
+        raised = {} if row.not_finite or row.replayed is not None else row.failed or {}
+        known = last_words.said(raised) if raised else None
         if row.replayed is not None:
             ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
         elif row.failed is not None:
@@ -407,6 +410,8 @@ class Run:
             kind=str(told.get("hardware") or ""),
             began=bool(row.steps_done or row.not_finite or row.replayed is not None),
             unloadable=row.damaged,
+            error_type=str(raised.get("error_type") or ""),
+            cause=known.pattern.cause if known else "",
         )
 
     def _control_path(self, rank: int) -> str:

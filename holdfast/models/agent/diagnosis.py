@@ -155,3 +155,7 @@ class RankResult(Frozen):
     """It completed a step, or reported a number that is not finite."""
     unloadable: str = ""
     """Why it could not load the state; empty: it could, or ended otherwise."""
+    error_type: str = ""
+    """Exception that it ended with; empty: none, or numbers that are not finite."""
+    cause: str = ""
+    """What that exception's words stand for in the registry of log patterns; empty: nothing known."""

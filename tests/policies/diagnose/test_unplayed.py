@@ -11,7 +11,20 @@ from holdfast.policies.diagnose import unplayed
 WELL = RankResult(rank=0, machine="m0", ok=True)
 WRONG = RankResult(rank=1, machine="m0", ok=False, detail="loss nan at step 3")
 UNLOADED = RankResult(rank=0, machine="m0", ok=False, began=False, unloadable="saved by 4 ranks")
-IN_USE = RankResult(rank=0, machine="m0", ok=False, began=False, detail="OSError: Address already in use")
+IN_USE = RankResult(
+    rank=0,
+    machine="m0",
+    ok=False,
+    began=False,
+    detail="OSError: Address already in use",
+    error_type="OSError",
+)
+MOVED = RankResult(
+    rank=0, machine="m0", ok=False, detail="FileNotFoundError: x.tmp", error_type="FileNotFoundError"
+)
+SPARK = RankResult(
+    rank=0, machine="m0", ok=False, detail="RuntimeError: CUDA error", error_type="RuntimeError", cause="gpu"
+)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +38,8 @@ IN_USE = RankResult(rank=0, machine="m0", ok=False, began=False, detail="OSError
         (IncidentClass.SILENT_CORRUPTION, [IN_USE, WRONG], (), ""),
         (IncidentClass.NAN_LOSS, [IN_USE], ("OSError",), ""),
         (IncidentClass.JOB_CRASH, [IN_USE], (), ""),
+        (IncidentClass.SILENT_CORRUPTION, [MOVED, MOVED], (), "FileNotFoundError: x.tmp"),
+        (IncidentClass.SILENT_CORRUPTION, [SPARK, MOVED], (), ""),
     ],
 )
 def test_a_group_that_did_not_come_to_its_steps_is_no_evidence(
