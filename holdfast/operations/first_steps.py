@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.errors import DamagedError, RecoveryError, RefusedError
 from holdfast.models.agent import RankPhase, RankState
@@ -12,6 +12,7 @@ from holdfast.models.job import Job, JobState
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
 from holdfast.policies.detect import starts
+from holdfast.policies.join_names import join_names
 
 _LOOKS = 4
 """Number of polls for first steps until all machines are asked, including those that had theirs already."""
@@ -22,6 +23,8 @@ _PLAIN_S = 60.0
 """Ranks without a Session that have run for so long are up."""
 _COMPARED_S = 30.0
 """Looks at what ranks did are compared so far apart."""
+_REFUSED_S = 3.0
+"""A machine that refuses connections for so long is gone, with its ranks."""
 _SIGN_S = 120.0
 """A start that takes longer gives a sign so often."""
 
@@ -43,7 +46,7 @@ async def first_steps(
 
     Raises:
         DamagedError: ranks could not load the state that they were to resume from.
-        RecoveryError: a rank failed, or time ran out.
+        RecoveryError: a rank failed, a machine is gone, or time ran out.
     """
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
@@ -65,6 +68,8 @@ async def first_steps(
         told = fleet.answered(answers)
         known |= {name: found.ranks for name, found in told.items()}
         start.away = (start.away | answers.keys()) - told.keys()
+        if gone := start.gone(set(fleet.lost(answers)) - set(fleet.silent(answers)), told):
+            raise RecoveryError(f"epoch {epoch}: {join_names(gone)} refuses connections: its ranks are gone")
         ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
             if damaged := [rank.damaged for rank in fallen if rank.damaged]:
@@ -93,8 +98,17 @@ class _Start:
         )
         self._began = self._compared_at = self._signed_at = ctx.clock.monotonic()
         self._before: dict[int, RankState] = {}
+        self._refused_at: dict[str, float] = {}
         self.away: set[str] = set()
         """Machines that did not answer when they were asked last: what is known of their ranks is old."""
+
+    def gone(self, refused: Collection[str], answered: Collection[str]) -> list[str]:
+        """Return the machines that have refused connections for a while: no rank may be left to report their loss."""
+        now = self._clock.monotonic()
+        for name in answered:
+            self._refused_at.pop(name, None)
+        since = {name: self._refused_at.setdefault(name, now) for name in refused}
+        return sorted(name for name, at in since.items() if now - at >= _REFUSED_S)
 
     def is_overdue(self) -> bool:
         """Return whether its time is up."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import HoldfastError, RecoveryError, SilentError
+from holdfast.errors import HoldfastError, RecoveryError, SilentError, UnavailableError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
@@ -225,3 +225,20 @@ async def test_a_machine_that_is_gone_is_not_waited_for_as_one_that_prepares(
     monkeypatch.setattr(fleet, "ask", ask)
     with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
         await first_steps(ctx, "gpt", 1, 300.0)
+
+
+async def test_machines_that_are_all_gone_are_not_waited_for(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rank is left to end for the loss of another one; one that restarts its server for a moment is waited for."""
+    ctx, clock = slow
+    began = clock.now()
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        clock.advance(1.0)
+        return {machine.name: UnavailableError("connection refused") for machine in machines}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    with pytest.raises(RecoveryError, match="refuses connections"):
+        await first_steps(ctx, "gpt", 2, 300.0)
+    assert 3.0 <= clock.now() - began < 10.0
