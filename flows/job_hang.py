@@ -25,9 +25,9 @@ async def job_hang(case: RecoveryContext) -> Recovered:
     await pause(case)
     if not verdict.sure:
         verdict = standing.proven(case, verdict, await diagnose(case))
-    tried = await escalate(case, verdict, "explains the hang")
+    tried = await escalate(case, verdict, f"explains the hang{standing.seen_at(verdict)}")
 
-    await evict(case, tried.verdict.suspects, "outlier in a hang")
+    await evict(case, tried.verdict.suspects, f"outlier in a hang{standing.seen_at(tried.verdict)}")
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)

@@ -13,10 +13,11 @@ from prefect.states import Completed
 from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.classes import ON_PURPOSE
-from holdfast.models.history import Action
+from holdfast.models.history import Action, machine_of
 from holdfast.models.job import JobState
 from holdfast.operations.fence import halt
 from holdfast.operations.stop import stop
+from holdfast.policies.classify import in_words
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.tasks import story
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -26,7 +27,9 @@ from holdfast.tasks.recovery_context import RecoveryContext
 async def report(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
     _goes_on(case)
-    await _close(case, IncidentState.RECOVERED, f"{cause(case.incident)}{summary}", verdict)
+    await _close(
+        case, IncidentState.RECOVERED, f"{cause(case.incident)}{summary}{_and(case, summary)}", verdict
+    )
 
 
 @task(task_run_name="ask a human about {case.incident_id}")
@@ -66,7 +69,26 @@ async def observed(case: RecoveryContext, summary: str, verdict: Verdict | None 
 def cause(incident: Incident) -> str:
     """Return what broke as a prefix of the one line that a person reads; empty for what was asked for."""
     beside = incident.incident_class in ON_PURPOSE or incident.incident_class in BESIDE_TRAINING
-    return "" if beside or not incident.reasons else f"{incident.reasons[0]}: "
+    then = in_words.since(incident)
+    if beside or not incident.reasons:
+        return f"{then}: " if then else ""
+    return f"{in_words.cause(incident)}{f'; then {then}' if then else ''}: "
+
+
+def _and(case: RecoveryContext, summary: str) -> str:
+    """Return the machines that were replaced and the code that was gone back to, where ``summary`` has not."""
+    moves = ", ".join(
+        f"{done.result.get('to')} for {machine_of(done.key)}" for done in case.done("swap") if done.result
+    )
+    told = (
+        f"; swapped in {moves}"
+        if moves and "swapped in" not in summary and case.incident_class not in ON_PURPOSE
+        else ""
+    )
+    back = [str(done.result.get("to")) for done in case.done("rollback") if done.result]
+    if back and back[-1] not in summary:
+        told += f"; the code was rolled back to {back[-1]}"
+    return told
 
 
 def _goes_on(case: RecoveryContext) -> None:

@@ -29,6 +29,11 @@ def only(case: RecoveryContext, verdict: Verdict) -> bool:
     return not verdict.findings or failed <= {Check.FLIGHT_RECORDER}
 
 
+def seen_at(verdict: Verdict) -> str:
+    """Return what a sure verdict rests on, as the end of a sentence; empty: it is not sure."""
+    return f": {verdict.evidence[0]}" if verdict.sure and verdict.evidence else ""
+
+
 def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     told = (*seen.evidence, *diagnosed.evidence)

@@ -29,7 +29,7 @@ def resume(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a paused job go on, or one that waits for a person."""
+    """Let a job go on that is paused, was stopped, or waits for a person."""
     if step is not None and from_scratch:
         raise typer.BadParameter("--step and --from-scratch exclude each other: choose one")
     chosen = {"step": step, "from_scratch": from_scratch} if step is not None or from_scratch else None

@@ -61,7 +61,10 @@ def down(
     from holdfast.deployments.local import control  # noqa: PLC0415
 
     control.down(folder, progress(as_json), keep_machines=keep_machines)
-    line = "down; state is kept: `holdfast up` brings the services and their history back"
+    line = (
+        "down; state is kept: `holdfast up` brings the services and their history back. Jobs that ran are stopped "
+        "then: `holdfast resume JOB` goes on from the newest checkpoint in S3"
+    )
     if keep_machines:
         line = "the control plane is down, machines go on: `holdfast up --machines 0` brings it back"
     tell(as_json, line, home=folder)

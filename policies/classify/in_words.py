@@ -1,0 +1,69 @@
+"""What broke, in one line for people: the reason, the message of the exception, and what failed after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert, AlertKind, Incident
+from holdfast.policies.classify.roots import separate
+
+_LONGEST = 160
+
+
+def cause(incident: Incident) -> str:
+    """Return the first reason of the incident with the message of its exception."""
+    if not incident.reasons:
+        return ""
+    first = incident.reasons[0]
+    own = [
+        each for each in _exits(incident.alerts) if each.rank == incident.rank and not _later(each, incident)
+    ]
+    told = next((said for each in own if (said := _message(each))), "")
+    return f"{first} ({told})" if told and told[:40] not in first else first
+
+
+def since(incident: Incident) -> str:
+    """Return how the newest epoch that was started for the incident failed, if in another way; empty: it did not.
+
+    An incident goes on through several attempts: a rank that is killed, or a port that is taken meanwhile, is what
+    stops the job now.
+    """
+    roots = separate(incident.alerts).roots
+    later = [each for each in _exits(roots) if _later(each, incident)]
+    if not later:
+        return ""
+    newest = max(each.epoch or 0 for each in later)
+    last = next(each for each in later if each.epoch == newest)
+    if any(_kind(each) == _kind(last) for each in _exits(roots) if not _later(each, incident)):
+        return ""
+    told = _message(last)
+    return f"rank {last.rank} on {last.machine} {_how(last)}{f' ({told})' if told else ''} in epoch {newest}"
+
+
+def _exits(alerts: Sequence[Alert]) -> list[Alert]:
+    return [
+        alert for alert in alerts if alert.kind is AlertKind.RANK_EXIT and not alert.evidence.get("cascade")
+    ]
+
+
+def _later(alert: Alert, incident: Incident) -> bool:
+    return alert.epoch is not None and alert.epoch > incident.epoch
+
+
+def _kind(alert: Alert) -> tuple[str, ...]:
+    return tuple(str(alert.evidence.get(name) or "") for name in ("signal", "error_type", "user_frame"))
+
+
+def _how(alert: Alert) -> str:
+    evidence = alert.evidence
+    if signal := evidence.get("signal"):
+        return f"was killed by {signal}"
+    return f"ended with {evidence.get('error_type') or 'status ' + str(evidence.get('exit_code'))}"
+
+
+def _message(alert: Alert) -> str:
+    """Return the first line of an exception's message, cut to a readable length."""
+    if alert.evidence.get("signal") or not alert.evidence.get("error_type"):
+        return ""
+    line = str(alert.evidence.get("message") or "").strip().partition("\n")[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,69 @@
+"""The one line about an incident: what broke, and what stops the job now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
+from holdfast.policies.classify import in_words
+
+
+def ended(rank: int, epoch: int, **evidence: Any) -> Alert:
+    return Alert(
+        kind=AlertKind.RANK_EXIT,
+        job="gpt",
+        epoch=epoch,
+        machine=f"m{rank}",
+        rank=rank,
+        at=float(epoch),
+        evidence=evidence,
+    )
+
+
+def incident(*alerts: Alert, reason: str, rank: int | None = None) -> Incident:
+    return Incident(
+        id="gpt-1",
+        job="gpt",
+        epoch=1,
+        incident_class=IncidentClass.JOB_CRASH,
+        state=IncidentState.OPEN,
+        machine=None,
+        rank=rank,
+        reasons=(reason,),
+        alerts=alerts,
+        detected_at=0.0,
+        opened_at=0.0,
+    )
+
+
+WORKER = {"error_type": "RuntimeError", "message": "DataLoader worker (pid 7) exited unexpectedly\nTraceback"}
+PORT = {"error_type": "OSError", "message": "[Errno 98] Address already in use"}
+
+
+def test_the_message_of_the_exception_is_told_by_its_first_line() -> None:
+    """`RuntimeError` alone says nothing."""
+    found = incident(ended(2, 1, **WORKER), reason="rank 2 on m2 ended with RuntimeError", rank=2)
+    assert in_words.cause(found) == (
+        "rank 2 on m2 ended with RuntimeError (DataLoader worker (pid 7) exited unexpectedly)"
+    )
+
+
+def test_a_message_that_the_reason_has_is_not_repeated() -> None:
+    """What the Session refused is its reason."""
+    found = incident(ended(0, 1, **PORT), reason="[Errno 98] Address already in use", rank=0)
+    assert in_words.cause(found) == "[Errno 98] Address already in use"
+
+
+def test_what_stops_the_job_now_is_told_where_it_is_another_failure() -> None:
+    """The incident was opened for a loss; since then a port is taken."""
+    lost = ended(1, 3, error_type="RuntimeError", message="Connection closed by peer", cascade=True)
+    found = incident(lost, ended(0, 3, **PORT), ended(1, 2, signal="SIGKILL"), reason="metric jump of loss")
+    assert in_words.since(found) == (
+        "rank 0 on m0 ended with OSError ([Errno 98] Address already in use) in epoch 3"
+    )
+
+
+def test_the_same_failure_again_is_not_told_twice() -> None:
+    """Nor is there anything to tell before the job was started again."""
+    assert in_words.since(incident(ended(0, 1, **PORT), reason="x")) == ""
+    assert in_words.since(incident(ended(0, 1, **PORT), ended(1, 2, **PORT), reason="x")) == ""
