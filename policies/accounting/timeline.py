@@ -161,11 +161,11 @@ def zeros(states: Sequence[StateLike], now: float) -> list[Span]:
 
 
 def waits(states: Sequence[StateLike], now: float, cause: str = "") -> list[Span]:
-    """Return spans in which a person held the job, or it waited for one after the playbooks gave up."""
+    """Return spans in which a person held the job, or had stopped it until it was resumed."""
     return [
         Span(change.at, following.at if following else now, LostPhase.WAITING, cause, (_PEOPLE,))
         for change, following in zip(states, [*states[1:], None], strict=False)
-        if change.state is JobState.PAUSED
+        if change.state in (JobState.PAUSED, JobState.STOPPED)
     ]
 
 

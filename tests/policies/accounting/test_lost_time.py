@@ -101,6 +101,17 @@ def test_a_hold_by_a_person_is_waiting_even_between_two_steps() -> None:
     assert found.account.by_phase() == pytest.approx({"waiting": 3.0})
 
 
+def test_a_job_that_a_person_stopped_and_resumed_later_waited_meanwhile() -> None:
+    """Its start did not take half an hour."""
+    first, second, *_ = EPOCHS
+    states = [
+        StateChange(job="gpt", state=state, at=at)
+        for state, at in ((JobState.STOPPED, 10.0), (JobState.RUNNING, second.opened_at - 0.5))
+    ]
+    found = ettr([first, second], second.first_step_at or 0.0, states=states)
+    assert found.account.by_phase()["waiting"] == pytest.approx(second.opened_at - 10.5)
+
+
 def test_after_the_playbooks_gave_up_a_person_is_waited_for() -> None:
     """Until the next start, or now."""
     stuck = incident(1, 13.0, state=IncidentState.NEEDS_HUMAN, closed_at=15.0)
