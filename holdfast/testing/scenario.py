@@ -35,7 +35,7 @@ class Setup(Frozen):
     resubmitted: bool = False
     """The job was stopped and submitted again under its name."""
     other_code: bool = False
-    """What was submitted first had other code (``v0``), with which it trained."""
+    """The first submission had other code (``v0``), with which it trained."""
     resumed: bool = False
     """A person resumed it after what happened before."""
     replaced: str = ""

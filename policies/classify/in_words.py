@@ -1,4 +1,4 @@
-"""What broke, in one line for people: the reason, the message of the exception, and what failed after it."""
+"""The one line about an incident: its reason, the message of the exception, and the failure that came after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays that tell nothing: their ranks ended before they played what is looked for."""
+"""Replays without evidence: their ranks ended before they played the steps in question."""
 
 from __future__ import annotations
 

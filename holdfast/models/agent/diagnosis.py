@@ -158,4 +158,4 @@ class RankResult(Frozen):
     error_type: str = ""
     """Exception that it ended with; empty: none, or numbers that are not finite."""
     cause: str = ""
-    """What that exception's words stand for in the registry of log patterns; empty: nothing known."""
+    """Cause that the registry of log patterns gives for that exception's words; empty: none."""
