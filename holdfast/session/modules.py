@@ -38,6 +38,7 @@ class ModulePart:
         self.name, self.module, self._strict = name, part.value, part.strict
         self._cached: Encoded | None = None
         self._watch: ModuleWatch | None = None
+        self._hooks: list[tuple[nn.Module, str, Any]] = []
         self._replaced = False
         self._nones: list[str] = []
         self.thaws = True
@@ -90,6 +91,8 @@ class ModulePart:
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save; the quick way while no tensor was replaced."""
+        for owner, prefix, hook in self._hooks if self._cached is not None else ():
+            hook(owner, prefix, False)
         if self._cached is None or self._watch is None or not self._watch.same():
             encoder = Encoder(placing.module(), placing.rank)
             values = self.state()
@@ -100,7 +103,7 @@ class ModulePart:
             if made.inlined or not self._all_live(values):
                 self._cached = None
                 return made
-            self._cached, self._watch = made, ModuleWatch(self.module)
+            self._cached, self._watch, self._hooks = made, ModuleWatch(self.module), _hooks(self.module)
         return self._cached
 
     def forget(self) -> None:
@@ -291,6 +294,19 @@ class ModulePart:
             wanted = not names <= frozen
             if names <= saved and each.requires_grad is not wanted and each.is_leaf and _differentiable(each):
                 each.requires_grad_(wanted)
+
+
+def _hooks(module: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """Return the hooks that a script runs before a state dictionary is made, with their modules and prefixes.
+
+    They may write into buffers what is to be saved. torch's own, such as those of FSDP2, write nothing.
+    """
+    return [
+        (owner, f"{prefix}." if prefix else "", hook)
+        for prefix, owner in module.named_modules()
+        for hook in owner._state_dict_pre_hooks.values()
+        if not str(getattr(hook, "__module__", "")).startswith("torch.")
+    ]
 
 
 def _differentiable(tensor: Tensor) -> bool:

@@ -152,6 +152,22 @@ class Hooked(nn.Module):
         return out
 
 
+class Told(nn.Module):
+    """A count that hooks write into a buffer when it is saved, and read from it when it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 2), 0
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_state_dict_pre_hook(lambda *_: self.seen.fill_(self.calls))
+        self.register_load_state_dict_post_hook(lambda *_: setattr(self, "calls", int(self.seen)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.linear(x) / self.calls
+        return out
+
+
 def _lazy() -> nn.Module:
     made = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 1))
     made(torch.zeros(2, 4))
@@ -195,6 +211,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "parameters of many types": Wide,
     "activation checkpoints": Checkpointed,
     "load hooks": Hooked,
+    "hooks that write what is saved": Told,
     "lazy modules, after a forward pass": _lazy,
     "buffer that grows": lambda: Buffers("grows"),
     "buffer that grows, large": lambda: Buffers("grows large"),

@@ -67,3 +67,20 @@ def test_meshes_of_two_dimensions_load_each_other(tmp_path: Path) -> None:
     """Four ranks."""
     wanted = [(*pair, "shards") for pair in product(("fsdp", "hsdp", "tp_fsdp"), LAYOUTS)]
     _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_many_kinds_come_back_at_another_number_of_ranks(tmp_path: Path) -> None:
+    """Two ranks save, one and three load, under each layout."""
+    wanted = [
+        ("ddp", "fsdp", "s3"),
+        ("fsdp", "ddp", "shards"),
+        ("fsdp", "fsdp", "s3"),
+        ("tp", "fsdp", "shards"),
+    ]
+    ranks(2, f"{MOVES}:to_other_size", folder=tmp_path, wanted=wanted, names=REGULAR)
+    for size in (1, 3):
+        _require(
+            ranks(size, f"{MOVES}:at_other_size", folder=tmp_path, wanted=wanted, saved_by=2, names=REGULAR)
+        )
