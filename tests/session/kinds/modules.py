@@ -168,6 +168,25 @@ class Told(nn.Module):
         return out
 
 
+class Symmetric(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).T
+
+
+def _symmetric(linear: nn.Linear) -> nn.Module:
+    made = parametrizations.weight_norm(linear)
+    return nn.utils.parametrize.register_parametrization(made, "weight", Symmetric())
+
+
+def _quantization_aware(module: nn.Module) -> nn.Module:
+    """With observers, whose ranges and scales are buffers."""
+    from torch.ao.quantization import get_default_qat_qconfig, prepare_qat  # noqa: PLC0415
+
+    module.qconfig = get_default_qat_qconfig("fbgemm")
+    found: nn.Module = prepare_qat(module.train())
+    return found
+
+
 def _lazy() -> nn.Module:
     made = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 1))
     made(torch.zeros(2, 4))
@@ -204,6 +223,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "instance norm": lambda: nn.Sequential(nn.InstanceNorm1d(5, affine=True, track_running_stats=True)),
     "spectral norm": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 1)),
     "weight norm": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 1))),
+    "two parametrizations of one weight": lambda: nn.Sequential(_symmetric(nn.Linear(4, 4)), nn.Linear(4, 2)),
+    "quantization-aware": lambda: _quantization_aware(net()),
     "orthogonal": lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(4, 4))),
     "old spectral norm": lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 4))),
     "tied weights": Tied,

@@ -69,6 +69,31 @@ def test_a_training_goes_on_exactly(kind: Training, tier: str, tmp_path: Path) -
     assert not difference(contents(whole), contents(state))
 
 
+@pytest.mark.parametrize("compiled", [(True, False), (False, True)], ids=["before", "after"])
+def test_a_model_may_be_compiled_on_one_side_only(compiled: tuple[bool, bool], tmp_path: Path) -> None:
+    """Names in a checkpoint are those of the model itself."""
+
+    def made(number: int, *, compiled: bool) -> dict[str, Any]:
+        seed(number)
+        model: Any = torch.compile(net(), backend="eager") if compiled else net()
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+    with site(tmp_path) as place:
+        state = made(1, compiled=compiled[0])
+        session = place.begin(state)
+        for step in (1, 2):
+            train(state, step)
+            place.save(session, state, step)
+        again = made(90, compiled=compiled[1])
+        place.restore("memory", 2, again)
+        assert train(again, 3) == train_alone(made(1, compiled=False))
+
+
+def train_alone(state: dict[str, Any]) -> float:
+    """The loss of the third step without a fault."""
+    return [train(state, step) for step in (1, 2, 3)][-1]
+
+
 def test_lazy_modules_are_refused_at_the_start(tmp_path: Path) -> None:
     """Before the first forward pass nothing could be restored into them: the message says what to do."""
     model = nn.Sequential(nn.LazyLinear(3))
