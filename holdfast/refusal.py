@@ -31,7 +31,7 @@ def is_silence(error: BaseException) -> bool:
     return any(isinstance(each, TimeoutError) or each.errno in _SILENT for each in _causes(error))
 
 
-def said(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the kernel's message for the error."""
     numbers = [each.errno for each in _causes(error) if each.errno in _SILENT]
     return os.strerror(numbers[0]).lower() if numbers and numbers[0] else str(error)

@@ -69,7 +69,7 @@ async def _ask(case: RecoveryContext, whom: str, target: str, what: tuple[int, S
     why = approval.why_ask(case.incident_class, *what, policy)
     if not why:
         return
-    known = approval.Asked(
+    known = approval.Question(
         whom=whom,
         scope=what[1],
         incident_class=case.incident_class,

@@ -41,7 +41,7 @@ FIRST_STEP_S = 2.0
 LOOK_S = 0.25
 
 
-class Beside(Frozen):
+class BesideResult(Frozen):
     """The job after its diagnosis beside the training."""
 
     case: RecoveryContext
@@ -52,7 +52,7 @@ class Beside(Frozen):
     """Part of the summary where it trains."""
 
 
-async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
+async def restart_and_diagnose(case: RecoveryContext) -> BesideResult | None:
     """Restart the job and diagnose beside the training, where nothing asks for the diagnosis first (None).
 
     Raises:
@@ -62,12 +62,12 @@ async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
         return None
     if _retracted(case):
         stopped = await stop_again(case, at_boundary=False)
-        return Beside(case=stopped, verdict=await diagnose(stopped), trains=False)
+        return BesideResult(case=stopped, verdict=await diagnose(stopped), trains=False)
     await escalation.climb(case)
     resumed, verdict, ended = await _both(case)
     if resumed and not verdict.suspects:
         told = f"the search for the cause was ended: {ended}" if ended else "diagnosed beside the training"
-        return Beside(
+        return BesideResult(
             case=case,
             verdict=verdict,
             trains=True,
@@ -76,13 +76,13 @@ async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
     get_run_logger().warning("%s accused beside the training: the job is stopped again", verdict.named)
     stopped = await stop_again(case, at_boundary=resumed is not None)
     if _sure(stopped, verdict):
-        return Beside(case=stopped, verdict=verdict, trains=False)
+        return BesideResult(case=stopped, verdict=verdict, trains=False)
     confirmed = await diagnose(stopped)
     if confirmed.suspects:
-        return Beside(case=stopped, verdict=confirmed, trains=False)
+        return BesideResult(case=stopped, verdict=confirmed, trains=False)
     resumed = await resume(stopped)
     told = f"{verdict.named} failed a check beside the training, and none with the job stopped"
-    return Beside(case=stopped, verdict=confirmed, trains=True, summary=f"{told}; {resumed.summary}")
+    return BesideResult(case=stopped, verdict=confirmed, trains=True, summary=f"{told}; {resumed.summary}")
 
 
 def present(case: RecoveryContext) -> RecoveryContext:
@@ -154,10 +154,10 @@ async def first(case: RecoveryContext) -> str:
     return str((await case.once("first", case.life, {}, act))["diagnosed_first"])
 
 
-def death(case: RecoveryContext) -> policy.Death:
+def death(case: RecoveryContext) -> policy.DeathFacts:
     """Collect what is known of the death, from the ledger."""
     ctx, incident = case.ctx, case.incident
-    known = policy.Death(
+    known = policy.DeathFacts(
         incident_class=case.incident_class,
         kept=_kept(case),
         silent=tuple(_at_pause(case).get("unreachable", ())),
@@ -181,7 +181,9 @@ def death(case: RecoveryContext) -> policy.Death:
 
 def _kept(case: RecoveryContext) -> int:
     """Return how many ranks' processes wait for the next epoch; 0 where the job stands for long, or went on before."""
-    wrong = last_good.told(case.incident.alerts) is not None  # numbers: what is in memory may be wrong
+    wrong = (
+        last_good.earliest_named(case.incident.alerts) is not None
+    )  # numbers: what is in memory may be wrong
     return 0 if case.stands or case.went_on or wrong else int(_at_pause(case).get("kept", 0))
 
 

@@ -20,7 +20,7 @@ _LONGEST_S = 10.0
 """Seconds that a recovery waits for two archives."""
 
 
-def due(case: RecoveryContext, failed: Signature, facts: evidence.Facts) -> str:
+def due(case: RecoveryContext, failed: Signature, facts: evidence.FailureFacts) -> str:
     """Return the version to compare the running one with; empty: a comparison would decide nothing.
 
     It decides when the same failure came again, with a traceback in the job's code, and without other evidence against

@@ -208,5 +208,5 @@ def _last_good_step(incident: Incident, request: Request) -> int | None:
     """Return the step before the first bad one, from alerts with a bad or a last good step; a person's bound wins."""
     if request.last_good_step is not None:
         return request.last_good_step
-    bounds = (last_good.told(incident.alerts), incident.last_good_step)
+    bounds = (last_good.earliest_named(incident.alerts), incident.last_good_step)
     return min((bound for bound in bounds if bound is not None), default=None)

@@ -49,7 +49,7 @@ def facts(
     state_suspected: bool,
     newest: Signature | None = None,
     others: Collection[int] = (),
-) -> evidence.Facts:
+) -> evidence.FailureFacts:
     """Collect the evidence against the code, and against arithmetic or state.
 
     Args:
@@ -66,7 +66,7 @@ def facts(
     mine = newest or signature_of(ctx, incident, epochs)
     past = past_incidents(ctx, incident)
     version = mine.position.code_version
-    return evidence.Facts(
+    return evidence.FailureFacts(
         incident_class=incident.incident_class,
         signature=mine,
         version=version,

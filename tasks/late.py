@@ -49,9 +49,9 @@ def verdict(case: RecoveryContext) -> Verdict | None:
     found = roots(case)
     if not found:
         return None
-    return Verdict(suspects=tuple(found), confidence=CONFIDENCE, evidence=told(found))
+    return Verdict(suspects=tuple(found), confidence=CONFIDENCE, evidence=describe(found))
 
 
-def told(found: dict[str, str]) -> tuple[str, ...]:
+def describe(found: dict[str, str]) -> tuple[str, ...]:
     """Describe each for the report: the machine, the reason, and that it was not known at first."""
     return tuple(f"{name}: {why}, reported after the incident was opened" for name, why in found.items())

@@ -15,7 +15,7 @@ from holdfast.models.missing import Missing
 from holdfast.operations import move, swap
 from holdfast.operations.move import Brought
 from holdfast.policies.pool import planned_move
-from holdfast.policies.pool.planned_move import Asked
+from holdfast.policies.pool.planned_move import MoveRequest
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.standby_checks import check_machines
 
@@ -26,7 +26,7 @@ def begun(case: RecoveryContext) -> bool:
     return any(each.kind in ("hold", "pause") and each.state is not ActionState.FAILED for each in actions)
 
 
-def request(case: RecoveryContext) -> Asked:
+def request(case: RecoveryContext) -> MoveRequest:
     """Return what is asked for.
 
     Raises:

@@ -16,7 +16,7 @@ _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 
 
-def finding(case: RecoveryContext) -> poisoned.Finding:
+def finding(case: RecoveryContext) -> poisoned.StateFinding:
     """Return whether the state that the broken epoch began with led to the same failure before."""
     return poisoned.find(_runs(case), case.ctx.policy.restore.poisoned)
 

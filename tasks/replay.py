@@ -18,9 +18,9 @@ from holdfast.models.alert import Blame, IncidentClass, Verdict
 from holdfast.policies.diagnose import agreement, replay_groups, unplayed
 from holdfast.policies.diagnose.replay_groups import Next, ReplayDecision, ReplayOutcome, ReplayVerdict
 from holdfast.tasks.recovery_context import RecoveryContext
-from holdfast.tasks.replay_group import Ended, checkpoint_of, play
+from holdfast.tasks.replay_group import ReplayEnd, checkpoint_of, play
 
-Round = tuple[list[Ended], list[Ended]]
+Round = tuple[list[ReplayEnd], list[ReplayEnd]]
 """The horizontal and the vertical phase."""
 
 
@@ -40,11 +40,11 @@ class Rounds:
         """Replay the horizontal and the vertical phase."""
         return await self._phase("h", self.plan.horizontal), await self._phase("v", self.plan.vertical)
 
-    async def alone(self) -> list[Ended]:
+    async def alone(self) -> list[ReplayEnd]:
         """Replay every machine as a group of its own."""
         return await self._phase("s", [(number,) for number in range(self.plan.machines)])
 
-    async def _phase(self, phase: str, groups: Sequence[Sequence[int]]) -> list[Ended]:
+    async def _phase(self, phase: str, groups: Sequence[Sequence[int]]) -> list[ReplayEnd]:
         """Replay all groups of one phase at once."""
         machines = self.case.machines_now()
         ended = await asyncio.gather(
@@ -159,14 +159,14 @@ def _differ(phases: Round) -> bool:
     return any(_compared(phase).differ for phase in phases)
 
 
-def _failed(ended: Sequence[Ended]) -> tuple[int, ...]:
+def _failed(ended: Sequence[ReplayEnd]) -> tuple[int, ...]:
     """Return indices of the groups that failed, with evidence."""
     return tuple(index for index, group in enumerate(ended) if not group.ok and not group.untold)
 
 
-def _compared(ended: Sequence[Ended]) -> agreement.Agreement:
+def _compared(ended: Sequence[ReplayEnd]) -> agreement.Agreement:
     return agreement.compare([group.played for group in ended])
 
 
-def _again(first: Sequence[Ended], second: Sequence[Ended]) -> tuple[int, ...]:
+def _again(first: Sequence[ReplayEnd], second: Sequence[ReplayEnd]) -> tuple[int, ...]:
     return agreement.again([group.played for group in first], [group.played for group in second])

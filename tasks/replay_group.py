@@ -14,7 +14,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.policies.diagnose import unplayed
-from holdfast.policies.diagnose.agreement import Played
+from holdfast.policies.diagnose.agreement import GroupResults
 from holdfast.policies.restore import lineage
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -22,19 +22,19 @@ SILENT_S = 30.0
 """A machine that is busy with a replay may answer nothing for so long."""
 
 
-class Ended(Frozen):
+class ReplayEnd(Frozen):
     """The end of a group's replay."""
 
     ok: bool
     """Every rank ran its steps, and loss and gradients stayed finite."""
-    played: Played
+    played: GroupResults
     untold: str = ""
     """Why its failure is no evidence; empty: it is, or it did not fail."""
 
 
 async def play(
     case: RecoveryContext, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None
-) -> Ended:
+) -> ReplayEnd:
     """Run a few steps from ``checkpoint`` (None: from scratch) on ``machines``; return the results."""
     policy, name = case.ctx.policy.replay, f"{case.job}~{group}"
     try:
@@ -42,7 +42,7 @@ async def play(
         results = await asyncio.wait_for(_results(case, name, machines), policy.timeout_s)
     except (HoldfastError, TimeoutError) as error:
         get_run_logger().warning("replay %s: %s", group, error or "no result in time")
-        return Ended(ok=False, played=Played(size=0))
+        return ReplayEnd(ok=False, played=GroupResults(size=0))
     finally:
         await fleet.ask(
             case.ctx,
@@ -55,16 +55,16 @@ async def play(
                 "replay %s: rank %d on %s: %s", group, result.rank, result.machine, result.detail
             )
     raised = {str(alert.evidence.get("error_type") or "") for alert in case.incident.alerts} - {""}
-    return Ended(
+    return ReplayEnd(
         ok=all(result.ok for result in results),
         played=_played(results),
         untold=unplayed.reason(results, case.incident_class, raised),
     )
 
 
-def _played(results: list[RankResult]) -> Played:
+def _played(results: list[RankResult]) -> GroupResults:
     by_rank = sorted(results, key=lambda result: result.rank)
-    return Played(
+    return GroupResults(
         size=len(by_rank),
         kind="; ".join(sorted({result.kind for result in by_rank})),
         digests=tuple(result.digests for result in by_rank),

@@ -42,7 +42,7 @@ async def resume(case: RecoveryContext) -> Launched:
 
 async def _up(case: RecoveryContext) -> Launched:
     alerts = case.incident.alerts
-    if last_good.told(alerts) is not None:
+    if last_good.earliest_named(alerts) is not None:
         # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it,
         # and one of an earlier step after another.
         bound = last_good.bound(alerts, case.last_good_step, by_hand=case.bound_by_hand)

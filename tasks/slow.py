@@ -16,7 +16,7 @@ from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
 from holdfast.policies.classify.beside import number
 from holdfast.policies.diagnose import aggregate, groups, slow_vote
-from holdfast.policies.diagnose.groups import Group
+from holdfast.policies.diagnose.groups import ParallelGroup
 from holdfast.policies.escalate import searched
 from holdfast.tasks import history, late, standing
 from holdfast.tasks.diagnose import all_stacks, flight_records
@@ -103,7 +103,7 @@ async def vote_slow(case: RecoveryContext) -> Verdict:
             answers = await all_stacks(case)
             stacks: list[StackDump] = [dump for dumps in fleet.answered(answers).values() for dump in dumps]
             rounds.append(aggregate.aggregate(stacks, job, policy.aggregate))
-        made: list[Group] = []
+        made: list[ParallelGroup] = []
         if slow_vote.on_several(rounds, job):
             records = await flight_records(case, case.machines_now())
             made = groups.observed((record.ranks for record in records), job.spec.world_size)

@@ -96,7 +96,7 @@ def _not_kept(actions: Sequence[Action]) -> list[str]:
         line
         for action in actions
         if action.kind == "pause"
-        for line in kept_processes.told((action.result or {}).get("not_kept", {}))
+        for line in kept_processes.describe((action.result or {}).get("not_kept", {}))
     ]
     return (
         ["", "## Processes that were not kept", "", *(f"- {escape(line)}" for line in lines)] if lines else []

@@ -23,7 +23,7 @@ from holdfast.policies.config.planned_move import Fate
 from holdfast.policies.escalate import stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import planned_move
-from holdfast.policies.pool.planned_move import Asked
+from holdfast.policies.pool.planned_move import MoveRequest
 from holdfast.tasks.move import request
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import verify
@@ -73,7 +73,7 @@ async def switch(case: RecoveryContext, standby: str, brought: Brought) -> Switc
     )
 
 
-async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, Any]:
+async def _hold(case: RecoveryContext, asked: MoveRequest, standby: str) -> dict[str, Any]:
     ctx, job = case.ctx, case.job_now()
 
     async def act() -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def _stop(case: RecoveryContext) -> Mapping[str, Settled]:
     return seen
 
 
-async def _swap(case: RecoveryContext, asked: Asked, standby: str) -> str:
+async def _swap(case: RecoveryContext, asked: MoveRequest, standby: str) -> str:
     """Give the slot to the standby; return why it could not be had."""
     if done := [action for action in case.done("swap") if action.key == f"swap:{asked.machine}"]:
         return str((done[-1].result or {}).get("why", ""))
@@ -155,7 +155,7 @@ async def _swap(case: RecoveryContext, asked: Asked, standby: str) -> str:
 
 async def _start(  # noqa: PLR0917
     case: RecoveryContext,
-    asked: Asked,
+    asked: MoveRequest,
     standby: str,
     brought: Brought,
     why_not: str,
@@ -196,7 +196,7 @@ async def _start(  # noqa: PLR0917
     return await case.once("start", f"after-{case.life}", {"ahead": brought.rendezvous is not None}, act)
 
 
-async def _put_back(case: RecoveryContext, asked: Asked, standby: str) -> None:
+async def _put_back(case: RecoveryContext, asked: MoveRequest, standby: str) -> None:
     """Give the slot back to the machine that was to be left: it is there, with its state in its memory.
 
     Raises:

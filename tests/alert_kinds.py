@@ -9,16 +9,21 @@ from functools import reduce
 from typing import Any
 
 from holdfast.models.alert import AlertKind
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import Acts, Beside
 from holdfast.policies.config.policy import Policy
 from tests.generated import DOCS, Part, table
 
 _PAGE = DOCS / "detection.md"
 _SCOPES = {
-    Part(_PAGE, "alerts of machines"): (Scope.RANK, Scope.GPU, Scope.NETWORK, Scope.HOST),
-    Part(_PAGE, "alerts of jobs"): (Scope.MACHINE, Scope.JOB),
-    Part(_PAGE, "alerts of people"): (Scope.PERSON,),
+    Part(_PAGE, "alerts of machines"): (
+        SignalScope.RANK,
+        SignalScope.GPU,
+        SignalScope.NETWORK,
+        SignalScope.HOST,
+    ),
+    Part(_PAGE, "alerts of jobs"): (SignalScope.MACHINE, SignalScope.JOB),
+    Part(_PAGE, "alerts of people"): (SignalScope.PERSON,),
 }
 PARTS = tuple(_SCOPES)
 _FAILURES = {

@@ -8,7 +8,7 @@ import os
 import httpx
 import pytest
 
-from holdfast.refusal import is_silence, said
+from holdfast.refusal import is_silence, reason_of
 from tests.e2e.waiting import free_ports
 
 
@@ -28,7 +28,7 @@ def test_no_way_to_the_host_is_silence(number: int) -> None:
     """Nothing is known of what runs there."""
     error = wrapped(OSError(number, "x"))
     assert is_silence(error)
-    assert said(error) in ("no route to host", "network is unreachable", "connection timed out")
+    assert reason_of(error) in ("no route to host", "network is unreachable", "connection timed out")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
@@ -36,7 +36,7 @@ def test_what_this_side_lacks_is_silence(number: int) -> None:
     """A caller of a thousand agents that may open no more files knows nothing of them: none is taken for dead."""
     error = wrapped(OSError(number, "x"))
     assert is_silence(error)
-    assert said(error) == os.strerror(number).lower()
+    assert reason_of(error) == os.strerror(number).lower()
 
 
 def test_a_refused_connection_is_none() -> None:

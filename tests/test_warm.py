@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import plugins
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 from holdfast.storage.ledger import Ledger
 from tests.conftest import unit_of_work
 
@@ -32,12 +32,12 @@ def test_a_package_that_is_installed_meanwhile_is_found(
 ) -> None:
     """The folder's time tells of it."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = {found.plugin.name for found in plugins.installed(Group.DETECTORS)}
+    before = {found.plugin.name for found in plugins.installed(EntryPoints.DETECTORS)}
     info = tmp_path / "fans-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fans\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[holdfast.detectors]\nfans = fans:Fans\n")
-    assert {found.plugin.name for found in plugins.installed(Group.DETECTORS)} == before | {"fans"}
+    assert {found.plugin.name for found in plugins.installed(EntryPoints.DETECTORS)} == before | {"fans"}
 
 
 def test_tests_that_share_a_site_are_one_unit_of_work() -> None:

@@ -16,7 +16,7 @@ from holdfast.deployments.gateway.api import agents, alerts, jobs, manual_action
 from holdfast.deployments.gateway.api.auth import AuthMiddleware, body_of
 from holdfast.deployments.gateway.detectors.probe import HttpProber, Prober
 from holdfast.deployments.gateway.detectors.stacks import StackReader
-from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
@@ -40,7 +40,7 @@ def create_app(
     runs: Runs,
     *,
     prober: Prober,
-    acts: Acts,
+    acts: JobActs,
     secret: str | Keys,
     policy: Policy | None = None,
     metrics: Metrics | None = None,

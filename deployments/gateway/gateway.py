@@ -18,20 +18,20 @@ from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
 from holdfast.deployments.gateway.detectors.probe import Prober
-from holdfast.deployments.gateway.detectors.rehearsals import Rehearsals
+from holdfast.deployments.gateway.detectors.rehearsals import RehearsalDetector
 from holdfast.deployments.gateway.detectors.replicas import Replicas
 from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
-from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
+from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
 from holdfast.deployments.gateway.fleet.held import Held
 from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
 from holdfast.deployments.gateway.fleet.roles import TICK_S, Roles
 from holdfast.deployments.gateway.fleet.sizes import Sizes
-from holdfast.deployments.gateway.fleet.step_times import StepTimes
+from holdfast.deployments.gateway.fleet.step_times import AllStepTimes
 from holdfast.deployments.gateway.fleet.times import Times
 from holdfast.deployments.gateway.fleet.view import WATCHED, Fleet
 from holdfast.deployments.gateway.intake.correlate import Correlator
@@ -44,7 +44,7 @@ from holdfast.deployments.gateway.runs.flow_runs import Runs
 from holdfast.deployments.gateway.runs.head_starts import HeadStarts
 from holdfast.deployments.gateway.runs.leftovers import Leftovers
 from holdfast.deployments.gateway.runs.reconcile import Reconciler
-from holdfast.deployments.gateway.runs.repairs import Repairs
+from holdfast.deployments.gateway.runs.repairs import RepairRuns
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
@@ -88,7 +88,7 @@ class Gateway:
         *,
         runs: Runs,
         prober: Prober,
-        acts: Acts,
+        acts: JobActs,
         metrics: Metrics,
         stacks: StackReader | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class Gateway:
         self.approvals = Approvals(self.site, runs)
         self.leftovers = Leftovers(self.site, runs)
         self.admissions = Admissions(self.site, runs)
-        self.repairs = Repairs(self.site, runs)
+        self.repairs = RepairRuns(self.site, runs)
         self.progress = Progress(self.site)
         self.silent = SilentMachines(self.site, prober, self.correlator)
         self.hangs = Hangs(self.site, self.correlator, stacks)
@@ -127,7 +127,7 @@ class Gateway:
         self.throughput = Throughput(self.site, self.correlator)
         self.stragglers = Stragglers(self.site, self.correlator)
         self.clocks = Clocks(self.site, self.correlator)
-        self.rehearsals = Rehearsals(self.site, self.correlator)
+        self.rehearsals = RehearsalDetector(self.site, self.correlator)
         self.replicas = Replicas(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
@@ -135,7 +135,7 @@ class Gateway:
         self.drains = DrainedMachines(self.site, self.correlator, driver)
         self.locations = Locations(self.site, driver)
         self.times = Times(self.site)
-        self.step_times = StepTimes()
+        self.step_times = AllStepTimes()
         self.held = Held(self.site, acts)
         self.releases = Releases(self.site, acts)
         self.releases.launching = self.correlator.starting.held

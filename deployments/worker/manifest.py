@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast import plugins
 from holdfast.errors import SettingsError
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 
 # In a checkout a link to the file in the repository's root, in a wheel a copy of it.
 PATH = Path(__file__).resolve().parent.parent / "prefect.yaml"
@@ -77,8 +77,8 @@ def read(path: Path = PATH) -> tuple[Deployment, ...]:
 
 def of_packages() -> tuple[Deployment, ...]:
     """Return the importable playbooks of other packages, each with the deployment that the built-in ones have."""
-    flows, _ = plugins.load(Group.PLAYBOOKS)
-    entries = {found.plugin.name: found.plugin.value for found in plugins.installed(Group.PLAYBOOKS)}
+    flows, _ = plugins.load(EntryPoints.PLAYBOOKS)
+    entries = {found.plugin.name: found.plugin.value for found in plugins.installed(EntryPoints.PLAYBOOKS)}
     return tuple(
         Deployment(
             name=name.replace("_", "-"),

@@ -15,7 +15,7 @@ from holdfast import errors
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.rehearsal import Rehearsal
-from holdfast.refusal import is_silence, said
+from holdfast.refusal import is_silence, reason_of
 from holdfast.secret import Keys, keys
 from holdfast.tls import PLAIN, Tls
 
@@ -247,7 +247,7 @@ def _unanswered(address: str, error: httpx.HTTPError) -> errors.UnavailableError
     """Return the meaning of an error: no route to the host, no answer, a closed port, or a broken connection."""
     if isinstance(error, httpx.ConnectError):
         if is_silence(error):
-            return errors.SilentError(f"agent at {address}: {said(error)}")
+            return errors.SilentError(f"agent at {address}: {reason_of(error)}")
         # A certificate that is not trusted is reported as such.
         why = str(error) if "certificate" in str(error).lower() else "connection refused"
         return errors.UnavailableError(f"agent at {address}: {why}")

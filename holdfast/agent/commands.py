@@ -17,7 +17,7 @@ from holdfast.agent.diagnostics import flight_files
 from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.ranks.forkserver import ForkServer
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
 from holdfast.agent.ranks.watch import Watch
@@ -39,7 +39,7 @@ class Commands:
     folder: Path
     memory: Memory
     forks: ForkServer
-    jobs: Jobs
+    jobs: RunningJobs
     roles: Supervisor
     _home: Path
     _ranks: int

@@ -36,7 +36,7 @@ from holdfast.agent.quiet_http import QuietHttp
 from holdfast.agent.ranks import scratch
 from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
 from holdfast.agent.ranks.forkserver import ForkServer, GivenForkServer
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.rank_logs import RankLogs
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.run import Run
@@ -164,7 +164,7 @@ class Agent(Commands):
             scratch=self._scratch,
             role_of=files.environment,
         )
-        self.jobs = Jobs(
+        self.jobs = RunningJobs(
             forks=self.forks,
             memory=self.memory,
             supply=self._supply,

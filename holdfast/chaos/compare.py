@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.cli.gateway import Gateway
 from holdfast.demo import weights
-from holdfast.demo.weights import Comparison
+from holdfast.demo.weights import WeightsComparison
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.roles import TRAINER
@@ -59,7 +59,9 @@ class Reference:
         """Where the reference writes its weights."""
         return self.out.with_name(f"{self.out.stem}-without-faults{self.out.suffix}")
 
-    def compare(self, settings: Settings, patience_s: float, say: Callable[[str], None]) -> Comparison | None:
+    def compare(
+        self, settings: Settings, patience_s: float, say: Callable[[str], None]
+    ) -> WeightsComparison | None:
         """Run the reference to its end and compare; None when one of the two did not end, which is reported."""
         try:
             with Gateway.open(settings) as gateway:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.chaos.plan import Strike
 from holdfast.chaos.strike import Hit
 from holdfast.demo.report import evicted
-from holdfast.demo.weights import Comparison
+from holdfast.demo.weights import WeightsComparison
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action
@@ -68,7 +68,7 @@ class ChaosReport(Frozen):
     """Lost to faults and done again."""
     worst_gap_s: float
     wall_s: float
-    weights: Comparison | None = None
+    weights: WeightsComparison | None = None
     """Comparison with a run without faults; None: not requested, or not available."""
 
 
@@ -134,7 +134,7 @@ def problems(
     found: Sequence[StrikeLine],
     gone: Sequence[Eviction],
     state: str,
-    weights: Comparison | None,
+    weights: WeightsComparison | None,
     *,
     compared: bool,
     why_differ: str = "",
@@ -170,7 +170,7 @@ def report(
     seen: Sequence[JobSeen],
     state: str,
     measured: Ettr,
-    weights: Comparison | None = None,
+    weights: WeightsComparison | None = None,
     compared: bool = False,
     why_differ: str = "",
 ) -> ChaosReport:

@@ -11,7 +11,7 @@ from holdfast.cli.output import AsJson, print_json, print_table
 def plugins(as_json: AsJson = False) -> None:
     """List plug-ins of other packages, from detectors to playbooks. Status 1 when one is broken."""
     rows = []
-    for group in seam.Group:
+    for group in seam.EntryPoints:
         broken = {(each.name, each.package): each for each in seam.load(group)[1]}
         for found in seam.installed(group):
             plugin = found.plugin

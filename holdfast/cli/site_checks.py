@@ -134,7 +134,7 @@ _RIGHTS: dict[str, Callable[[ObjectStore, str], Any]] = {
 def plug_ins() -> list[DoctorCheck]:
     """Check that every plug-in of an installed package can be loaded. None installed: nothing to report."""
     checks = []
-    for group in plugins.Group:
+    for group in plugins.EntryPoints:
         loaded, broken = plugins.load(group)
         for plugin in broken:
             advice = f"fix or uninstall the package {plugin.package}"

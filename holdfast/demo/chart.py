@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from holdfast.demo.report import IncidentLine, Report
+from holdfast.demo.report import DemoReport, IncidentLine
 from holdfast.policies.accounting.lost_time import LostPhase
 
 WIDTH, HEIGHT = 1040, 340
@@ -28,7 +28,7 @@ _COLOURS = (
 )
 
 
-def timeline(report: Report) -> str:
+def timeline(report: DemoReport) -> str:
     """Draw steps over time, with a band for each incident."""
     if len(report.timeline) < 2:
         return '<p class="soft">Too short to draw.</p>'

@@ -32,7 +32,7 @@ class JobSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Facts:
+class JobFacts:
     """A job at one moment."""
 
     at: float
@@ -62,7 +62,7 @@ class Observer:
         self,
         source: JobSource,
         job: str,
-        show: Callable[[Facts], None] = lambda _: None,
+        show: Callable[[JobFacts], None] = lambda _: None,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -70,7 +70,7 @@ class Observer:
         self.samples: list[Sample] = []
         self._source, self._show, self._now, self._sleep = source, show, now, sleep
 
-    def look(self) -> Facts:
+    def look(self) -> JobFacts:
         """Return the job now.
 
         Raises:
@@ -79,7 +79,7 @@ class Observer:
         status = self._source.status()
         row: dict[str, Any] = next((row for row in status["jobs"] if row["name"] == self.job), {})
         incidents = self._source.incidents(self.job) if row else []
-        facts = Facts(
+        facts = JobFacts(
             at=self._now(),
             state=str(row.get("state", "")),
             epoch=int(row.get("epoch") or 0),
@@ -92,7 +92,7 @@ class Observer:
         self._show(facts)
         return facts
 
-    def wait(self, what: str, condition: Callable[[Facts], Answer | None], deadline_s: float) -> Answer:
+    def wait(self, what: str, condition: Callable[[JobFacts], Answer | None], deadline_s: float) -> Answer:
         """Look until ``condition`` answers something true, and return that.
 
         Raises:
@@ -118,7 +118,7 @@ class Observer:
                     )
             self._sleep(POLL_S)
 
-    def _keep(self, facts: Facts) -> None:
+    def _keep(self, facts: JobFacts) -> None:
         sample = Sample(facts.at, facts.step, facts.epoch, facts.state)
         # Between changes only the first and the last point matter for a line.
         if len(self.samples) >= 2 and _same(self.samples[-1], sample) and _same(self.samples[-2], sample):
@@ -131,7 +131,7 @@ def _same(one: Sample, other: Sample) -> bool:
     return (one.step, one.epoch, one.state) == (other.step, other.epoch, other.state)
 
 
-def _raise_on_dead_end(what: str, facts: Facts) -> None:
+def _raise_on_dead_end(what: str, facts: JobFacts) -> None:
     stuck = [row.id for row in facts.incidents if row.state is IncidentState.NEEDS_HUMAN]
     if stuck:
         raise RecoveryError(f"{what}: incident {stuck[0]} needs a human (`holdfast incident {stuck[0]}`).")

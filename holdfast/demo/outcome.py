@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.demo import page
-from holdfast.demo.report import Report
+from holdfast.demo.report import DemoReport
 
 
-def write(report: Report, folder: Path) -> Path:
+def write(report: DemoReport, folder: Path) -> Path:
     """Write ``report.json`` and ``report.html`` into ``folder``, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     content = report.model_dump(mode="json", by_alias=True)
@@ -22,7 +22,7 @@ def write(report: Report, folder: Path) -> Path:
     return folder
 
 
-def summarise(report: Report, console: Console) -> None:
+def summarise(report: DemoReport, console: Console) -> None:
     """Print the table that the demo ends with."""
     table = Table(title="Incidents", title_justify="left")
     for name in ("FAULT", "INCIDENT", "MACHINE", "DETECTED", "FIRST TASK", "RECOVERED"):

@@ -7,7 +7,7 @@ from html import escape
 from string import Template
 
 from holdfast.demo import chart
-from holdfast.demo.report import IncidentLine, Report
+from holdfast.demo.report import DemoReport, IncidentLine
 
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Holdfast demo: $verdict</title>
@@ -52,7 +52,7 @@ $bars<div class="wide">$phases</div>
 """)
 
 
-def render(report: Report) -> str:
+def render(report: DemoReport) -> str:
     """Return the whole page."""
     return _PAGE.substitute(
         verdict="everything recovered, weights identical" if report.ok else "failed",
@@ -71,7 +71,7 @@ def render(report: Report) -> str:
     )
 
 
-def _cards(report: Report) -> str:
+def _cards(report: DemoReport) -> str:
     equal = '<b class="good">identical</b>' if report.bitwise_equal else '<b class="bad">not shown equal</b>'
     cards = (
         f"{equal}final weights, bit by bit",
@@ -84,7 +84,7 @@ def _cards(report: Report) -> str:
     return "".join(f'<div class="card">{card}</div>' for card in cards)
 
 
-def _incidents(report: Report) -> str:
+def _incidents(report: DemoReport) -> str:
     head = ("Fault", "Incident", "Machine", "n:Detected", "n:First task", "n:Recovered", "State", "Flow run")
     rows = [
         (
@@ -111,7 +111,7 @@ def _phases(lines: tuple[IncidentLine, ...]) -> str:
     return table(("Incident", *(f"n:{name}" for name in names)), rows)
 
 
-def _lost(report: Report) -> str:
+def _lost(report: DemoReport) -> str:
     phases = [
         (name.replace("_", " "), f"n:{seconds(value)}") for name, value in report.lost_by_phase_s.items()
     ]

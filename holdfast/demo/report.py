@@ -52,7 +52,7 @@ class IncidentLine(Frozen):
     flow_run_id: str | None
 
 
-class Report(Frozen):
+class DemoReport(Frozen):
     """``report.json``. Durations in seconds, times in Unix seconds."""
 
     ok: bool

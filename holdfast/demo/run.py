@@ -14,7 +14,7 @@ from holdfast.cli.gateway import Gateway
 from holdfast.demo import report as reports
 from holdfast.demo import weights
 from holdfast.demo.faults import SCHEDULE
-from holdfast.demo.observer import Facts, Observer
+from holdfast.demo.observer import JobFacts, Observer
 from holdfast.demo.story import Story
 from holdfast.demo.view import View
 from holdfast.errors import HoldfastError
@@ -58,7 +58,7 @@ class DemoRun:
         """Name of the job without faults."""
         return f"{self._job}-reference"
 
-    def play(self) -> reports.Report:
+    def play(self) -> reports.DemoReport:
         """Play both runs and compare them. A fault that is not recovered is in the report, not an error."""
         trouble: list[str] = []
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class DemoRun:
     def _submit(self, observer: Observer) -> None:
         """Start the job of ``observer`` once there are machines for it, and see its first step."""
 
-        def supplied(facts: Facts) -> bool:
+        def supplied(facts: JobFacts) -> bool:
             return facts.standbys >= self._machines
 
         observer.wait(f"{self._machines} machines that are ready", supplied, START_DEADLINE_S)
@@ -102,7 +102,7 @@ class DemoRun:
     def _inject(self, fault: str, machine: str, rank: int | None) -> float:
         return float(inject(self._settings.home, fault, machine, rank).at)
 
-    def _compare(self, trouble: list[str]) -> weights.Comparison | None:
+    def _compare(self, trouble: list[str]) -> weights.WeightsComparison | None:
         """Return the same job without faults, to its end; then the weights of both."""
         self._console.print("now the same job without faults, to compare the weights")
         try:
@@ -116,8 +116,12 @@ class DemoRun:
             return None
 
     def _report(
-        self, observer: Observer, story: Story, comparison: weights.Comparison | None, trouble: list[str]
-    ) -> reports.Report:
+        self,
+        observer: Observer,
+        story: Story,
+        comparison: weights.WeightsComparison | None,
+        trouble: list[str],
+    ) -> reports.DemoReport:
         with self._ledger() as ledger:
             by_incident = {row.incident_id: row for row in story.injected if row.incident_id}
             for incident_id, row in by_incident.items():
@@ -135,7 +139,7 @@ class DemoRun:
         equal = comparison is not None and comparison.equal
         state = observer.samples[-1].state if observer.samples else ""
         found = reports.problems(story.injected, len(SCHEDULE), lines, state, equal)
-        return reports.Report(
+        return reports.DemoReport(
             ok=not found and not trouble,
             bitwise_equal=equal,
             ettr=round(measured.ettr, 4),
@@ -160,5 +164,5 @@ class DemoRun:
         return self._folder / f"{job}.pt"
 
 
-def _done(facts: Facts) -> bool:
+def _done(facts: JobFacts) -> bool:
     return facts.state == JobState.DONE

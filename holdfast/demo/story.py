@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.demo.faults import ScheduledFault
-from holdfast.demo.observer import Facts, Observer
+from holdfast.demo.observer import JobFacts, Observer
 from holdfast.errors import RecoveryError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState
@@ -65,7 +65,7 @@ class Story:
         at = self._inject(fault.name, machine, rank)
         self.injected.append(AnsweredFault(fault, machine, rank, at))
 
-        def mended(facts: Facts) -> Incident | None:
+        def mended(facts: JobFacts) -> Incident | None:
             if seen := answers(facts, fault, at):
                 self.injected[-1] = replace(self.injected[-1], incident_id=seen[0].id)
             return recovered(facts, fault, at)
@@ -74,11 +74,11 @@ class Story:
         took = (incident.recovered_at or incident.detected_at) - at
         self._say(f"           {incident.incident_class.value}: recovered after {took:.1f} s")
 
-    def _calm(self, fault: ScheduledFault) -> Facts:
+    def _calm(self, fault: ScheduledFault) -> JobFacts:
         """Wait until the job runs, has made enough new steps, and the pool has what the fault will need."""
         base = self._observer.look().step
 
-        def ready(facts: Facts) -> Facts | None:
+        def ready(facts: JobFacts) -> JobFacts | None:
             if facts.state == JobState.DONE:
                 raise RecoveryError(
                     f"the job ended before {fault.name} could be injected: give it more steps."
@@ -91,17 +91,17 @@ class Story:
         return self._observer.wait(f"calm before {fault.name}", ready, CALM_DEADLINE_S)
 
 
-def answers(facts: Facts, fault: ScheduledFault, at: float) -> list[Incident]:
+def answers(facts: JobFacts, fault: ScheduledFault, at: float) -> list[Incident]:
     """Return the incidents of the class that ``fault`` should have, opened since ``at``."""
     return [row for row in _since(facts, at) if row.incident_class is fault.expected]
 
 
-def recovered(facts: Facts, fault: ScheduledFault, at: float) -> Incident | None:
+def recovered(facts: JobFacts, fault: ScheduledFault, at: float) -> Incident | None:
     """Return the recovered incident of the expected class that was opened since ``at``; None while any is open."""
     if any(incident.state is IncidentState.OPEN for incident in _since(facts, at)):
         return None
     return next((row for row in answers(facts, fault, at) if row.recovered_at), None)
 
 
-def _since(facts: Facts, at: float) -> list[Incident]:
+def _since(facts: JobFacts, at: float) -> list[Incident]:
     return [incident for incident in facts.incidents if incident.opened_at >= at - SLACK_S]

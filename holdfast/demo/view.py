@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.demo.observer import Facts
+from holdfast.demo.observer import JobFacts
 
 # Without a terminal there is no live bar: a line now and then instead.
 PLAIN_EVERY_S = 10.0
@@ -46,7 +46,7 @@ class View:
         """Print a line above the bar."""
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def show(self, facts: Facts) -> None:
+    def show(self, facts: JobFacts) -> None:
         """Follow the job: the bar, and a line for each incident that opened."""
         for incident in facts.incidents:
             if incident.id not in self._seen:

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.models.base import Frozen
 
 
-class Comparison(Frozen):
+class WeightsComparison(Frozen):
     """The result of a comparison."""
 
     equal: bool
@@ -17,7 +17,7 @@ class Comparison(Frozen):
     """Names that differ in a bit, in shape or type, or that only one file has."""
 
 
-def compare(one: Path, other: Path) -> Comparison:
+def compare(one: Path, other: Path) -> WeightsComparison:
     """Compare the bytes of every tensor of two ``torch.save`` files (NaNs compare by their bits)."""
     import torch  # noqa: PLC0415  (1 s; only the end of a demo needs it)
 
@@ -26,7 +26,7 @@ def compare(one: Path, other: Path) -> Comparison:
     )
     names = sorted(left.keys() | right.keys())
     differing = tuple(name for name in names if _bits(left.get(name)) != _bits(right.get(name)))
-    return Comparison(equal=bool(names) and not differing, tensors=len(names), differing=differing)
+    return WeightsComparison(equal=bool(names) and not differing, tensors=len(names), differing=differing)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

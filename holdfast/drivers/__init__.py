@@ -16,7 +16,7 @@ def modules(name: str) -> list[str]:
     """Return the modules that a process imports beforehand, so that its first use of driver ``name`` need not wait."""
     from holdfast import plugins  # noqa: PLC0415  (it imports the models)
 
-    return [f"holdfast.drivers.{name}"] if name in plugins.OWN[plugins.Group.DRIVERS] else []
+    return [f"holdfast.drivers.{name}"] if name in plugins.OWN[plugins.EntryPoints.DRIVERS] else []
 
 
 def from_settings(settings: Settings) -> Driver:
@@ -28,7 +28,7 @@ def from_settings(settings: Settings) -> Driver:
     """
     from holdfast import plugins  # noqa: PLC0415  (it imports the models)
 
-    driver: Driver = plugins.make_one(plugins.Group.DRIVERS, settings.driver, settings)
+    driver: Driver = plugins.make_one(plugins.EntryPoints.DRIVERS, settings.driver, settings)
     _require_fenced(settings.driver, driver)
     return driver
 

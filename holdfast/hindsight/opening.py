@@ -9,7 +9,7 @@ from holdfast.hindsight.record import Record
 from holdfast.models.alert import Alert, Classification
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
-from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.decision import JobContext, NoAction, TooEarly
 from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.escalate import code
@@ -61,7 +61,7 @@ def _heard(record: Record, now: float) -> Sequence[Alert]:
     return record.opened_by if now <= record.incident.opened_at else record.joined_by(now)
 
 
-def _waits(decision: Wait, context: JobContext) -> str:
+def _waits(decision: TooEarly, context: JobContext) -> str:
     return f"waits {max(0.0, decision.until_s - context.now):.1f} s: {decision.why}"
 
 

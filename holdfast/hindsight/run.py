@@ -22,7 +22,7 @@ from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.machine import MachineState
 from holdfast.models.wait import Wait
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -60,7 +60,7 @@ def playbook_of(incident_class: IncidentClass) -> Playbook:
     if find_spec(f"holdfast.flows.{name}"):
         found: Playbook = getattr(import_module(f"holdfast.flows.{name}"), name)
         return found
-    others, _ = plugins.load(Group.PLAYBOOKS)
+    others, _ = plugins.load(EntryPoints.PLAYBOOKS)
     if name not in others:
         raise UnknownError(f"no playbook of class {name!r} is installed here")
     other: Playbook = others[name]

@@ -169,7 +169,7 @@ def _walk(name: str, roles: Mapping[str, RoleSpec], done: set[str], path: list[s
     return ()
 
 
-class Place(Frozen):
+class ReplicaPlace(Frozen):
     """Where one replica belongs. A replica of an older generation is stale."""
 
     role: RoleName
@@ -191,11 +191,11 @@ class Place(Frozen):
 class PlacesOfJob(Frozen):
     """Where the replicas of a job belong. Generations only rise, also over submissions under the same name."""
 
-    places: tuple[Place, ...] = ()
+    places: tuple[ReplicaPlace, ...] = ()
     generations: dict[str, dict[int, int]] = Field(default_factory=dict)
     """By role and index."""
 
-    def with_role(self, role: str, places: tuple[Place, ...]) -> PlacesOfJob:
+    def with_role(self, role: str, places: tuple[ReplicaPlace, ...]) -> PlacesOfJob:
         """Return it with these places of one role instead of those it had."""
         others = tuple(each for each in self.places if each.role != role)
         highest = dict(self.generations.get(role, {}))
@@ -203,7 +203,7 @@ class PlacesOfJob(Frozen):
             highest[each.index] = max(highest.get(each.index, 0), each.generation)
         return PlacesOfJob(places=(*others, *places), generations={**self.generations, role: highest})
 
-    def of(self, role: str) -> tuple[Place, ...]:
+    def of(self, role: str) -> tuple[ReplicaPlace, ...]:
         """Return the places of one role."""
         return tuple(each for each in self.places if each.role == role)
 
@@ -241,7 +241,7 @@ class RolesOfJob(Frozen):
     members: tuple[Member, ...] = ()
 
 
-class Plan(Frozen):
+class RolePlan(Frozen):
     """All replicas of one machine; whatever is not in it ends."""
 
     version: VersionOrNone = ""

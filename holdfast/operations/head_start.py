@@ -34,7 +34,7 @@ from holdfast.operations.replace import replace_lost
 from holdfast.policies.classify import suspects
 from holdfast.policies.escalate import code, modes
 from holdfast.policies.restore import last_good, restart_first
-from holdfast.policies.restore.restart_first import Death
+from holdfast.policies.restore.restart_first import DeathFacts
 
 _log = logging.getLogger(__name__)
 
@@ -165,9 +165,9 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Pa
     """Return why the next epoch is not started by the gateway; by fewer facts than the playbook has, never by more."""
     policy = ctx.policy
     raised, cause = restart_first.own_end(incident.alerts)
-    death = Death(
+    death = DeathFacts(
         incident_class=incident.incident_class,
-        kept=told.kept if last_good.told(incident.alerts) is None else 0,
+        kept=told.kept if last_good.earliest_named(incident.alerts) is None else 0,
         silent=told.lost,
         again=past.again,
         rung=past.rung,

@@ -209,7 +209,7 @@ async def _launch(
         await _record_running(ctx, ledger, job_name, machines, epoch, ended_at)
         await make_ready(ctx, job)
     new = kept_processes.by_reason((rank.rank, rank.why_new) for rank in started if rank.why_new)
-    told = (*restore_plan.explain(plan), *kept_processes.told(new))
+    told = (*restore_plan.explain(plan), *kept_processes.describe(new))
     return Launched(
         epoch=epoch,
         step=plan.step,

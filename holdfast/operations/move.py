@@ -123,7 +123,7 @@ async def wait_ahead(  # noqa: PLR0917
         await ctx.clock.sleep(max(LOOK_S, min(ctx.clock.monotonic() - began, KEEP_S / 6)))
 
 
-class Held(Frozen):
+class AtBoundary(Frozen):
     """All ranks wait at one boundary."""
 
     step: int
@@ -135,16 +135,16 @@ class Held(Frozen):
     """How long a step takes, about."""
 
 
-async def hold_for_move(ctx: Context, job: Job, leaves: str, joins: str) -> Held:
+async def hold_for_move(ctx: Context, job: Job, leaves: str, joins: str) -> AtBoundary:
     """Hold all ranks at one boundary whose very step is saved by all, and mirrored; as :func:`hold_saved`."""
 
-    async def saved(step: int) -> Held | None:
+    async def saved(step: int) -> AtBoundary | None:
         return await _wait_saved(ctx, job, leaves, joins, step)
 
     return await hold_saved(ctx, job, saved, every=job.spec.checkpoint.memory_every_steps)
 
 
-async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> Held | None:
+async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> AtBoundary | None:
     """Wait, bounded, until all have saved ``step``, and the machine that joins has it; None: some have not."""
     (joining,), saved = ctx.ledger.machines_named([joins]), SavedStep(ctx, job, step)
     moving = set(job.ranks_of(leaves)) if job.spec.checkpoint.first_tier is FirstTier.MEMORY else set()
@@ -160,9 +160,11 @@ async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int
         await ctx.clock.sleep(0.01)
 
 
-def _held(step: int, copied: bool, states: Iterable[AgentState], job: Job, now: float) -> Held:
+def _held(step: int, copied: bool, states: Iterable[AgentState], job: Job, now: float) -> AtBoundary:
     ranks = [rank for state in states for run in state.jobs if run.job == job.name for rank in run.ranks]
     at = max((rank.step_at for rank in ranks), default=now)
     # By the machines' clock, which may be off.
     at = at if now - _LONGEST_HOLD_S < at <= now else now
-    return Held(step=step, copied=copied, at=at, step_s=max((rank.step_s for rank in ranks), default=0.0))
+    return AtBoundary(
+        step=step, copied=copied, at=at, step_s=max((rank.step_s for rank in ranks), default=0.0)
+    )

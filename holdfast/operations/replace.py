@@ -70,7 +70,7 @@ def _loss(actor: Actor, incident: Incident, job: Job, stopped: Fenced, sure: Map
         machine=machine,
         unreached=stopped.lost,
         silent=stopped.silent,
-        kept=stopped.kept if last_good.told(incident.alerts) is None else 0,
+        kept=stopped.kept if last_good.earliest_named(incident.alerts) is None else 0,
         sure=tuple(sure),
     )
     if machine not in job.machines or not known.kept:

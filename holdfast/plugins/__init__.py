@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Group(StrEnum):
+class EntryPoints(StrEnum):
     """The entry point groups."""
 
     DETECTORS = "holdfast.detectors"
@@ -59,7 +59,7 @@ class Group(StrEnum):
 class Plugin(Frozen):
     """One object that a package brings, and what is wrong with it."""
 
-    group: Group
+    group: EntryPoints
     name: str
     value: str
     """``module:attribute``."""
@@ -85,7 +85,7 @@ class Found:
         return self.plugin.model_copy(update={"error": error})
 
 
-def installed(group: Group) -> list[Found]:
+def installed(group: EntryPoints) -> list[Found]:
     """Return the entry points of ``group`` in order of package and name; nothing is imported."""
     listed = []
     for entry in entry_points(group=group.value):
@@ -96,7 +96,7 @@ def installed(group: Group) -> list[Found]:
     return sorted(listed, key=lambda found: (found.plugin.package, found.plugin.name))
 
 
-def load(group: Group) -> tuple[dict[str, Any], list[Plugin]]:
+def load(group: EntryPoints) -> tuple[dict[str, Any], list[Plugin]]:
     """Import what ``group`` brings: objects by name, and what is broken (logged). Never raises."""
     objects: dict[str, Any] = {}
     broken = []
@@ -111,7 +111,7 @@ def load(group: Group) -> tuple[dict[str, Any], list[Plugin]]:
     return objects, broken
 
 
-def make(group: Group, *arguments: Any) -> dict[str, Any]:
+def make(group: EntryPoints, *arguments: Any) -> dict[str, Any]:
     """Make the objects of ``group`` from ``arguments`` by their factories; one that fails is logged and left out."""
     made = {}
     factories, _ = load(group)
@@ -128,7 +128,7 @@ def make(group: Group, *arguments: Any) -> dict[str, Any]:
     return made
 
 
-def load_one(group: Group, name: str) -> Any:
+def load_one(group: EntryPoints, name: str) -> Any:
     """Return the object called ``name``: one of Holdfast's own, or a package's.
 
     Raises:
@@ -137,7 +137,7 @@ def load_one(group: Group, name: str) -> Any:
     return _load_one(group, name)[0]
 
 
-def make_one(group: Group, name: str, *arguments: Any) -> Any:
+def make_one(group: EntryPoints, name: str, *arguments: Any) -> Any:
     """Return what the factory called ``name`` makes of ``arguments``: one of Holdfast's own, or a package's.
 
     Raises:
@@ -154,16 +154,16 @@ def make_one(group: Group, name: str, *arguments: Any) -> Any:
 
 def own_settings() -> dict[str, type[FromEnvironment]]:
     """Return the classes of settings that Holdfast's own drivers declare, by name."""
-    return {name: load_one(Group.SETTINGS, name) for name in OWN[Group.SETTINGS]}
+    return {name: load_one(EntryPoints.SETTINGS, name) for name in OWN[EntryPoints.SETTINGS]}
 
 
 @functools.cache
 def all_settings() -> dict[str, type[FromEnvironment]]:
     """Return the classes of settings that drivers and installed packages declare; broken ones are logged, once."""
-    return own_settings() | load(Group.SETTINGS)[0]
+    return own_settings() | load(EntryPoints.SETTINGS)[0]
 
 
-def _load_one(group: Group, name: str) -> tuple[Any, Found | None]:
+def _load_one(group: EntryPoints, name: str) -> tuple[Any, Found | None]:
     """Return the object called ``name``, and the package's entry; None: it is one of Holdfast's own."""
     own = OWN.get(group, {})
     if name in own:
@@ -187,7 +187,7 @@ def _is_broken(found: Found, error: BaseException) -> SettingsError:
 @functools.cache
 def declare() -> None:
     """Make the names of incident classes and checks known that installed packages bring; imports nothing."""
-    for group, kind in ((Group.PLAYBOOKS, IncidentClass), (Group.DIAGNOSERS, Check)):
+    for group, kind in ((EntryPoints.PLAYBOOKS, IncidentClass), (EntryPoints.DIAGNOSERS, Check)):
         for found in installed(group):
             if not unfit(found):
                 kind.declare(found.plugin.name)
@@ -199,15 +199,15 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _checked(found: Found, one: Any) -> Any:
-    if found.plugin.group is Group.SETTINGS:
+    if found.plugin.group is EntryPoints.SETTINGS:
         prefix = f"HOLDFAST_{found.plugin.name.upper()}_"
         if getattr(one, "model_config", {}).get("env_prefix") != prefix:
             raise TypeError(f"{found.plugin.value} is no class of settings with the prefix {prefix}")
         return one
-    if found.plugin.group is Group.STORES:
-        _require(one, Group.STORES, found.plugin.value)
+    if found.plugin.group is EntryPoints.STORES:
+        _require(one, EntryPoints.STORES, found.plugin.value)
         return one
-    if found.plugin.group is not Group.PLAYBOOKS:
+    if found.plugin.group is not EntryPoints.PLAYBOOKS:
         if not callable(one):
             raise TypeError(f"{found.plugin.value} is not callable")
         return one
@@ -225,26 +225,26 @@ def unfit(found: Found, taken: Collection[str] = ()) -> str:
     if plugin.name in _TAKEN.get(plugin.group, OWN.get(plugin.group, ())):
         return f"the name {plugin.name!r} is one of Holdfast's own"
     try:
-        if plugin.group in (Group.PLAYBOOKS, Group.DIAGNOSERS):
-            (IncidentClass if plugin.group is Group.PLAYBOOKS else Check).declare(plugin.name)
+        if plugin.group in (EntryPoints.PLAYBOOKS, EntryPoints.DIAGNOSERS):
+            (IncidentClass if plugin.group is EntryPoints.PLAYBOOKS else Check).declare(plugin.name)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def _require(one: Any, group: Group, called: str) -> None:
+def _require(one: Any, group: EntryPoints, called: str) -> None:
     if missing := [name for name in _REQUIRED.get(group, ()) if not hasattr(one, name)]:
         raise TypeError(f"{called} has no {', '.join(missing)}")
 
 
-OWN: dict[Group, dict[str, str]] = {
-    Group.DRIVERS: {
+OWN: dict[EntryPoints, dict[str, str]] = {
+    EntryPoints.DRIVERS: {
         "local": "holdfast.drivers.own:local",
         "slurm": "holdfast.drivers.own:slurm",
         "kubernetes": "holdfast.drivers.own:kubernetes",
     },
-    Group.STORES: {"s3": "holdfast.storage.objects.s3_kind:S3"},
-    Group.SETTINGS: {
+    EntryPoints.STORES: {"s3": "holdfast.storage.objects.s3_kind:S3"},
+    EntryPoints.SETTINGS: {
         "slurm": "holdfast.drivers.slurm_settings:SlurmSettings",
         "kubernetes": "holdfast.drivers.kubernetes_settings:KubernetesSettings",
     },
@@ -252,10 +252,10 @@ OWN: dict[Group, dict[str, str]] = {
 """Holdfast's own objects, as entry points name theirs: ``module:attribute`` by name. Their names are taken."""
 
 _REQUIRED = {
-    Group.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect"),
-    Group.STORES: ("arguments", "connect"),
+    EntryPoints.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect"),
+    EntryPoints.STORES: ("arguments", "connect"),
 }
-_TAKEN: dict[Group, Collection[str]] = {
-    Group.PLAYBOOKS: {str(member.value) for member in IncidentClass},
-    Group.DIAGNOSERS: {str(member.value) for member in Check},
+_TAKEN: dict[EntryPoints, Collection[str]] = {
+    EntryPoints.PLAYBOOKS: {str(member.value) for member in IncidentClass},
+    EntryPoints.DIAGNOSERS: {str(member.value) for member in Check},
 }

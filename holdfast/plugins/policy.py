@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import plugins
 from holdfast.errors import SettingsError
-from holdfast.plugins import Found, Group
+from holdfast.plugins import EntryPoints, Found
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.policy_file import PolicyFile, parse
 
@@ -28,7 +28,7 @@ def site_policy(path: Path | None = None, *, usable: bool = False) -> Policy:
         SettingsError: the site's own file is wrong.
     """
     plugins.declare()
-    broken = {plugin.name for plugin in plugins.load(Group.PLAYBOOKS)[1]} if usable else set()
+    broken = {plugin.name for plugin in plugins.load(EntryPoints.PLAYBOOKS)[1]} if usable else set()
     entries: list[PolicyFile] = []
     for members in _by_package().values():
         try:
@@ -44,7 +44,7 @@ def site_policy(path: Path | None = None, *, usable: bool = False) -> Policy:
 
 def _by_package() -> dict[str, list[Found]]:
     packages: dict[str, list[Found]] = {}
-    for found in plugins.installed(Group.PLAYBOOKS):
+    for found in plugins.installed(EntryPoints.PLAYBOOKS):
         if plugins.unfit(found):
             continue
         packages.setdefault(found.entry.module.partition(".")[0], []).append(found)

@@ -14,7 +14,7 @@ import yaml
 from holdfast import plugins
 from holdfast.errors import RefusedError, SettingsError
 from holdfast.models.alert import IncidentClass
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 from holdfast.scaffold import templates
 
 _SECTION = '[project.entry-points."holdfast.playbooks"]'
@@ -63,7 +63,7 @@ def _check_name(name: str) -> None:
         )
     if name in {str(member.value) for member in IncidentClass}:
         raise RefusedError(f"playbook {name!r} is one of Holdfast's own: choose another name")
-    for found in plugins.installed(Group.PLAYBOOKS):
+    for found in plugins.installed(EntryPoints.PLAYBOOKS):
         if found.plugin.name == name:
             raise RefusedError(
                 f"playbook {name!r} is in the installed package {found.plugin.package} already"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast.agent.wire import NO_HOLD, Control
-from holdfast.session.report import Reporter
+from holdfast.session.report import RankReporter
 from holdfast.storage.checkpoints.save.buffers import Saved
 
 REPLICATION_S = 1.0
@@ -21,7 +21,7 @@ REMIND_S = 0.5
 class Boundary:
     """Reads the control page between steps."""
 
-    def __init__(self, control: Control, reporter: Reporter, *, has_peer: bool) -> None:
+    def __init__(self, control: Control, reporter: RankReporter, *, has_peer: bool) -> None:
         self._control = control
         self._reporter = reporter
         self._has_peer = has_peer

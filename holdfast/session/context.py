@@ -24,7 +24,7 @@ class RestoreFrom:
 
 
 @dataclass(frozen=True)
-class Context:
+class RankContext:
     """A rank under an agent."""
 
     job: str
@@ -50,7 +50,7 @@ class Context:
     """How long a save waits for the one before it instead of being skipped; None: hardly."""
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Context | None:
+    def read(cls, environ: Mapping[str, str]) -> RankContext | None:
         """Return the context in ``environ``; None when no agent started this process (plain torchrun or python).
 
         Raises:

@@ -6,7 +6,7 @@ from time import perf_counter
 from types import TracebackType
 
 from holdfast.session.events import Event, GpuTimes
-from holdfast.session.report import Reporter
+from holdfast.session.report import RankReporter
 
 EXEMPT = frozenset(
     {"eval", "evaluation", "validation", "checkpoint", "compile", "download", "prepare", "tokenize"}
@@ -20,7 +20,7 @@ Each has a limit in the policy file (``hang.activity_limits_s``).
 class Phases:
     """Seconds spent in each named phase since the last :meth:`take`."""
 
-    def __init__(self, reporter: Reporter | None, gpu: GpuTimes | None = None) -> None:
+    def __init__(self, reporter: RankReporter | None, gpu: GpuTimes | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self.reporter = reporter
         self.within: list[str] = []

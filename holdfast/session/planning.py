@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from holdfast.errors import CheckpointError, HoldfastError, ScriptRefusedError
 from holdfast.session import rng
 from holdfast.session.agreement import Group
-from holdfast.session.context import Context
+from holdfast.session.context import RankContext
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.shared import Replicated, Told, share_equal, told_of
 from holdfast.session.state import StateTree
@@ -28,7 +28,7 @@ ON_ANOTHER_RANK = "the state cannot be saved on another rank"
 class Planner:
     """Makes this rank's plans, together with all ranks."""
 
-    def __init__(self, context: Context, group: Group, own: OwnBuffers) -> None:
+    def __init__(self, context: RankContext, group: Group, own: OwnBuffers) -> None:
         self.writer: ShardWriter | None = None
         """By the present plan."""
         self.replicated: Replicated = ()

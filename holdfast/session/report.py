@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.agent.wire import Sender
 
 
-class Reporter:
+class RankReporter:
     """Sends this rank's messages; each carries its rank and epoch."""
 
     def __init__(self, sender: Sender, rank: int, epoch: int) -> None:

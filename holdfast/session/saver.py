@@ -19,15 +19,15 @@ from holdfast.session.agenda import Agenda
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
-from holdfast.session.context import Context
+from holdfast.session.context import RankContext
 from holdfast.session.counts import Counts
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
-from holdfast.session.report import Reporter
+from holdfast.session.report import RankReporter
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
 from holdfast.storage.checkpoints.save.collector import Contents
-from holdfast.storage.checkpoints.save.prepared import Steady
+from holdfast.storage.checkpoints.save.prepared import SteadyTensors
 from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Saver:
     The newest common save is never overwritten.
     """
 
-    def __init__(self, context: Context, boundary: Boundary, reporter: Reporter) -> None:
+    def __init__(self, context: RankContext, boundary: Boundary, reporter: RankReporter) -> None:
         self.counts = Counts()
         self._context = context
         self._boundary = boundary
@@ -315,7 +315,7 @@ class Saver:
         self._save = writer.start(
             contents,
             step,
-            Steady(updated, frozenset(self._changing)),
+            SteadyTensors(updated, frozenset(self._changing)),
             number=number,
             keeps=self._own.keeps,
             in_place=self._own.in_place,

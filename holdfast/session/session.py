@@ -15,17 +15,17 @@ from holdfast.agent.wire import Control, Sender
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
-from holdfast.session.context import Context
+from holdfast.session.context import RankContext
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
 from holdfast.session.keep import live
 from holdfast.session.kept_groups import keep_the_scripts
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
-from holdfast.session.report import Reporter, encode
+from holdfast.session.report import RankReporter, encode
 from holdfast.session.restore import restore
 from holdfast.session.saver import HELD_S, Saver
-from holdfast.session.share import Share, share_of
+from holdfast.session.share import SampleShare, share_of
 from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.load.safe_load import script_allows
 from holdfast.storage.checkpoints.save.buffers import discard_newer
@@ -49,11 +49,11 @@ class Session:
         Raises:
             SettingsError: an agent's environment is there and incomplete.
         """
-        self._context = context = Context.read(os.environ if environ is None else environ)
+        self._context = context = RankContext.read(os.environ if environ is None else environ)
         keep_the_scripts()
-        self._reporter: Reporter | None = None
+        self._reporter: RankReporter | None = None
         if context:
-            self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
+            self._reporter = RankReporter(Sender(context.socket), context.rank, context.epoch)
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
             live.add(self._saver)
@@ -257,7 +257,7 @@ class Session:
         *,
         rank: int | None = None,
         ranks: int | None = None,
-    ) -> Share:
+    ) -> SampleShare:
         """Return this rank's samples of a step, whatever the number of ranks: the global batch stays the same.
 
         Without an agent the ranks are those of ``torchrun``.
@@ -296,7 +296,7 @@ class Session:
         """Outcomes of the saves so far."""
         return self._saver.counts if self._context else Counts()
 
-    def _due(self, context: Context, step: int) -> bool:
+    def _due(self, context: RankContext, step: int) -> bool:
         """Return whether ``step`` is saved: every k-th, and an epoch's first, which shows what cannot be saved at all.
 
         The same on all ranks, since saves are collective.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleShare:
     """The samples of one step that one data-parallel rank trains on."""
 
     samples: range
@@ -40,7 +40,7 @@ class Share:
         return count * self.ranks / self.batch
 
 
-def share_of(step: int, batch: int, rank: int, ranks: int) -> Share:
+def share_of(step: int, batch: int, rank: int, ranks: int) -> SampleShare:
     """Return the share of ``rank``: consecutive samples, as many as the others have or one more.
 
     Args:
@@ -60,4 +60,4 @@ def share_of(step: int, batch: int, rank: int, ranks: int) -> Share:
         raise ValueError(f"batch = {batch} with {ranks} ranks: expected at least a sample for each rank")
     first = (step - 1) * batch
     low, high = (first + batch * each // ranks for each in (rank, rank + 1))
-    return Share(samples=range(low, high), batch=batch, ranks=ranks)
+    return SampleShare(samples=range(low, high), batch=batch, ranks=ranks)

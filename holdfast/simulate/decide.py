@@ -168,7 +168,7 @@ class Judge:
             silent: machines that did not answer when the ranks were stopped.
         """
         raised, cause = seen.own_end
-        death = restart_first.Death(
+        death = restart_first.DeathFacts(
             incident_class=seen.incident_class,
             kept=int(self._variant.keep_processes and self.keeps_s(seen.incident_class) > 0),
             silent=tuple(silent),

@@ -31,7 +31,7 @@ class JobContext(Frozen):
     """Summary of the incident that was worked on until then, for the report; empty: there was none."""
 
 
-class Wait(Frozen):
+class TooEarly(Frozen):
     """Too early: the root cause of the alerts has not shown itself yet."""
 
     until_s: float
@@ -45,4 +45,4 @@ class NoAction(Frozen):
     reason: str
 
 
-Decision = Classification | Wait | NoAction
+Decision = Classification | TooEarly | NoAction

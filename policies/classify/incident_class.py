@@ -1,8 +1,8 @@
 """Classification of alerts into an incident class: sure signs act at once, the rest is weighed.
 
 The answer is one of three: :class:`~holdfast.models.alert.Classification` (open an incident),
-:class:`Wait` (only cascading failures so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does not
-depend on the order in which alerts arrived, nor on duplicates.
+:class:`TooEarly` (only cascading failures so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does
+not depend on the order in which alerts arrived, nor on duplicates.
 
 The meaning of each kind is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and why:
 a human's report; a machine that is surely gone; a number that is not finite (an assertion on it is a cascading
@@ -32,7 +32,7 @@ from holdfast.policies.classify import (
     suspects,
 )
 from holdfast.policies.classify.beside import described, explaining, number, too_many
-from holdfast.policies.classify.decision import Decision, JobContext, NoAction, Wait
+from holdfast.policies.classify.decision import Decision, JobContext, NoAction, TooEarly
 from holdfast.policies.classify.ended import of_exits
 from holdfast.policies.classify.identity import in_order
 from holdfast.policies.classify.meaning import meaning
@@ -198,7 +198,7 @@ def _of_packages(alerts: Sequence[Alert], context: JobContext, policy: Policy) -
     return None
 
 
-def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | Wait | None:
+def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | TooEarly | None:
     """Classify any other signal that acts alone, or came again: by the table's order, then the earliest."""
     acting = [alert for alert in alerts if meaning(alert, policy.classify).acts is Acts.ALONE]
     acting += repeated.find(alerts, policy.classify)
@@ -238,7 +238,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
 
 def _switch_may_explain(
     root: Alert, alerts: Sequence[Alert], context: JobContext, policy: Policy
-) -> Wait | None:
+) -> TooEarly | None:
     """Wait where a port failed again and so did others below its switch: two rounds in a row name the switch.
 
     Until then no machine is evicted for it.
@@ -252,7 +252,7 @@ def _switch_may_explain(
     until = min(alert.at for alert in lost) + (limits.switch_misses + 1) * policy.detect.intervals.network_s
     if not switch or context.now >= until:
         return None
-    return Wait(
+    return TooEarly(
         until_s=until, why=f"{len(found[switch])} machines below switch {switch}: it may be the switch"
     )
 
@@ -273,7 +273,7 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     ranks = sorted({alert.rank for alert in cascades if alert.rank is not None})
     if context.now < until:
         why = f"{join_names(doubtful)} may be lost" if doubtful else "the peer's own report may still come"
-        return Wait(until_s=until, why=f"ranks {ranks} lost a peer; {why}")
+        return TooEarly(until_s=until, why=f"ranks {ranks} lost a peer; {why}")
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,
         confidence=0.5,

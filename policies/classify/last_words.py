@@ -175,7 +175,7 @@ def _first_of_chain(text: str, start: int) -> int:
     return start
 
 
-def said(error: Mapping[str, Any]) -> Match | None:
+def match_exception(error: Mapping[str, Any]) -> Match | None:
     """Match an exception against the log patterns, by the name in its traceback, with its module."""
     kind, message = str(error.get("error_type") or ""), str(error.get("message") or "")
     call = " (SemLock)" if _SEMAPHORE in str(error.get("traceback") or "")[-1000:] else ""

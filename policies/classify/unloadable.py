@@ -45,7 +45,7 @@ def reason(report: Mapping[str, Any] | None) -> str:
         return ""
     if kind not in _AT_RESTORE and not (kind == "RuntimeError" and _OF_TORCH in message):
         return ""
-    found = last_words.said(known)
+    found = last_words.match_exception(known)
     if found is not None and (found.pattern.cascade or found.pattern.cause in _OF_DEVICES):
         return ""
     return message if kind == "CheckpointError" else f"{kind}: {message}"

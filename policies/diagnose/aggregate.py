@@ -18,7 +18,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.diagnose.groups import Group, groups, slots
+from holdfast.policies.diagnose.groups import ParallelGroup, groups, slots
 from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, in_checkpoint, stopped
 from holdfast.policies.join_names import join_names
 
@@ -59,7 +59,7 @@ def aggregate(
     job: Job,
     policy: AggregatePolicy | None = None,
     blocked: Collection[int] = frozenset(),
-    made: Sequence[Group] = (),
+    made: Sequence[ParallelGroup] = (),
 ) -> Aggregation:
     """Analyse one dump of all ranks and their children.
 
@@ -81,7 +81,7 @@ def _analysed(
     job: Job,
     policy: AggregatePolicy,
     blocked: Collection[int],
-    made: Sequence[Group],
+    made: Sequence[ParallelGroup],
 ) -> Aggregation:
     world = job.spec.world_size
     found = group_ranks(own, job, policy)
@@ -152,7 +152,9 @@ def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
     )
 
 
-def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job, made: Sequence[Group]) -> bool:
+def _may_be_victims(
+    odd: Sequence[int], found: Sequence[StackGroup], job: Job, made: Sequence[ParallelGroup]
+) -> bool:
     """Return whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
 
     They are a collective ahead or behind then, as ranks are when one of them no longer sends: which one is unknown.
@@ -178,7 +180,11 @@ def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
 
 
 def _name_machines(
-    found: tuple[StackGroup, ...], odd: _Outliers, job: Job, policy: AggregatePolicy, made: Sequence[Group]
+    found: tuple[StackGroup, ...],
+    odd: _Outliers,
+    job: Job,
+    policy: AggregatePolicy,
+    made: Sequence[ParallelGroup],
 ) -> Aggregation:
     limit = policy.limit(len(job.machines))
     machines = _machines_of(odd.ranks, job)
@@ -199,7 +205,7 @@ def _name_machines(
     return _because(answer, why).model_copy(update={"over_limit": True, "confidence": 0.3})
 
 
-def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[Group]) -> Group | None:
+def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[ParallelGroup]) -> ParallelGroup | None:
     """Return the parallel group on the fewest machines that holds all ``ranks``; else one whose machines hold them.
 
     A machine with several ranks is in several groups of a kind: all of its ranks stand out when one of them is stuck.
@@ -215,7 +221,7 @@ def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[Group]) -> Grou
     return min(holding, key=lambda group: len(_machines_of(group.ranks, job)), default=None)
 
 
-def _everywhere(holding: Sequence[Group], job: Job) -> bool:
+def _everywhere(holding: Sequence[ParallelGroup], job: Job) -> bool:
     return all(len(_machines_of(group.ranks, job)) == len(job.machines) for group in holding)
 
 

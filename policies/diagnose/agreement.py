@@ -18,7 +18,7 @@ AT_LEAST = 3
 """With fewer groups none is the majority."""
 
 
-class Played(Frozen):
+class GroupResults(Frozen):
     """Results that one group computed."""
 
     size: int
@@ -39,7 +39,7 @@ class Agreement(Frozen):
     told: tuple[str, ...] = ()
 
 
-def compare(groups: Sequence[Played]) -> Agreement:
+def compare(groups: Sequence[GroupResults]) -> Agreement:
     """Compare the groups of one phase."""
     odd: list[int] = []
     told: list[str] = []
@@ -62,7 +62,7 @@ def compare(groups: Sequence[Played]) -> Agreement:
     return Agreement(odd=tuple(sorted(odd)), differ=differ, told=tuple(told))
 
 
-def again(first: Sequence[Played], second: Sequence[Played]) -> tuple[int, ...]:
+def again(first: Sequence[GroupResults], second: Sequence[GroupResults]) -> tuple[int, ...]:
     """Return the groups that were odd in both rounds of a phase, while all others computed the same in both."""
     before, now = compare(first), compare(second)
     if before.odd != now.odd:
@@ -90,7 +90,7 @@ def first_difference(one: Sequence[Sequence[StepDigest]], other: Sequence[Sequen
     return f"{name} of rank {rank} at step {step}"
 
 
-def _equals(groups: Sequence[Played]) -> list[list[int]]:
+def _equals(groups: Sequence[GroupResults]) -> list[list[int]]:
     """Return the numbers of groups that must agree."""
     found: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, group in enumerate(groups):

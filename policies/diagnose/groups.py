@@ -13,7 +13,7 @@ _Axes = dict[str, tuple[int, int]]
 """Size and stride by name, fastest first."""
 
 
-class Group(Frozen):
+class ParallelGroup(Frozen):
     """One parallel group."""
 
     kind: str
@@ -30,12 +30,12 @@ class Group(Frozen):
 _KINDS = ("tp", "pp", "dp", "cp")
 
 
-def groups(world_size: int, parallelism: Parallelism) -> list[Group]:
+def groups(world_size: int, parallelism: Parallelism) -> list[ParallelGroup]:
     """Return all groups of more than one rank: TP, then PP, DP, CP, EP; numbered with the slowest other axis first."""
     axes = _axes(world_size, parallelism)
     by_kind = [(kind, _along((kind,), axes)) for kind in _KINDS]
     return [
-        Group(kind=kind, index=index, ranks=ranks)
+        ParallelGroup(kind=kind, index=index, ranks=ranks)
         for kind, found in (*by_kind, ("ep", _experts(world_size, parallelism)))
         for index, ranks in enumerate(found)
         if len(ranks) > 1
@@ -86,7 +86,7 @@ def _expert_places(world_size: int, parallelism: Parallelism) -> dict[int, int]:
     return {rank: at for ranks in _experts(world_size, parallelism) for at, rank in enumerate(ranks)}
 
 
-class Place(Frozen):
+class RankPlace(Frozen):
     """Coordinates of a rank in the layout, each from 0."""
 
     tp: int
@@ -96,29 +96,29 @@ class Place(Frozen):
     ep: int = 0
 
 
-def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
+def place_of(rank: int, world_size: int, parallelism: Parallelism) -> RankPlace:
     """Return the coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
     axes = _axes(world_size, parallelism)
     at = {kind: rank // axes[kind][1] % axes[kind][0] for kind in _KINDS}
-    return Place(**at, ep=_expert_places(world_size, parallelism).get(rank, 0))
+    return RankPlace(**at, ep=_expert_places(world_size, parallelism).get(rank, 0))
 
 
-def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[Group]:
+def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[ParallelGroup]:
     """Return the groups of more than one rank that ``rank`` is in; named as by :func:`groups`."""
     found = [_own(rank, kind, _axes(world_size, parallelism)) for kind in _KINDS]
     for index, ranks in enumerate(_experts(world_size, parallelism)):
         if rank in ranks:
-            found.append(Group(kind="ep", index=index, ranks=ranks))
+            found.append(ParallelGroup(kind="ep", index=index, ranks=ranks))
     return [group for group in found if len(group.ranks) > 1]
 
 
-def _own(rank: int, kind: str, axes: _Axes) -> Group:
+def _own(rank: int, kind: str, axes: _Axes) -> ParallelGroup:
     size, stride = axes[kind]
     index = 0
     for name, (count, step) in reversed(axes.items()):
         index = index if name == kind else index * count + rank // step % count
     first = rank - rank // stride % size * stride
-    return Group(kind=kind, index=index, ranks=tuple(first + at * stride for at in range(size)))
+    return ParallelGroup(kind=kind, index=index, ranks=tuple(first + at * stride for at in range(size)))
 
 
 def stage_of(rank: int, world_size: int, parallelism: Parallelism) -> int:
@@ -132,9 +132,11 @@ def slots(ranks: Iterable[int], ranks_per_machine: int) -> frozenset[int]:
     return frozenset(rank // ranks_per_machine for rank in ranks)
 
 
-def observed(members: Iterable[Sequence[int]], world_size: int) -> list[Group]:
+def observed(members: Iterable[Sequence[int]], world_size: int) -> list[ParallelGroup]:
     """Return groups as the job's own processes made them: each set of ranks once, without groups of all ranks."""
     # First each list once: of a group of all ranks there are ten thousand, each as long.
     found = {tuple(sorted(set(ranks))) for ranks in {tuple(ranks) for ranks in members}}
     useful = sorted(ranks for ranks in found if 1 < len(ranks) < world_size and ranks[-1] < world_size)
-    return [Group(kind="process group", index=index, ranks=ranks) for index, ranks in enumerate(useful)]
+    return [
+        ParallelGroup(kind="process group", index=index, ranks=ranks) for index, ranks in enumerate(useful)
+    ]

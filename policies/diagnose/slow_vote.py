@@ -14,7 +14,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose.aggregate import Aggregation
-from holdfast.policies.diagnose.groups import Group, groups, slots
+from holdfast.policies.diagnose.groups import ParallelGroup, groups, slots
 
 
 class SlowVote(Frozen):
@@ -30,7 +30,7 @@ def on_several(rounds: Sequence[Aggregation], job: Job) -> bool:
     return any(len(slots(outliers, job.spec.ranks_per_machine)) > 1 for outliers in _clear(rounds, job))
 
 
-def flag(outliers: Sequence[int], job: Job, made: Sequence[Group] = ()) -> str:
+def flag(outliers: Sequence[int], job: Job, made: Sequence[ParallelGroup] = ()) -> str:
     """Return the parallel group with most of the outliers of one round (the smallest of several); empty: none.
 
     A machine is a group too: ``machine m2``. It is preferred to a parallel group with as many outliers.
@@ -45,7 +45,7 @@ def flag(outliers: Sequence[int], job: Job, made: Sequence[Group] = ()) -> str:
 
 
 def decide(
-    rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy, made: Sequence[Group] = ()
+    rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy, made: Sequence[ParallelGroup] = ()
 ) -> SlowVote:
     """Decide which machines to evict after the last round.
 
@@ -76,11 +76,11 @@ def _clear(rounds: Sequence[Aggregation], job: Job) -> list[tuple[int, ...]]:
     return [one.outliers for one in rounds if 2 * len(slots(one.outliers, per)) < len(job.machines)]
 
 
-def _known(job: Job, made: Sequence[Group]) -> list[Group]:
+def _known(job: Job, made: Sequence[ParallelGroup]) -> list[ParallelGroup]:
     return [*groups(job.spec.world_size, job.spec.parallelism), *made]
 
 
-def _machines(name: str, job: Job, made: Sequence[Group]) -> tuple[str, ...]:
+def _machines(name: str, job: Job, made: Sequence[ParallelGroup]) -> tuple[str, ...]:
     if name.startswith("machine "):
         return (name.removeprefix("machine "),)
     group = next(g for g in _known(job, made) if g.name == name)

@@ -12,7 +12,7 @@ from holdfast.policies.config.ladders import ApprovalPolicy
 from holdfast.policies.escalate.waits import RUNS_ON, duration
 
 
-class Asked(Frozen):
+class Question(Frozen):
     """A question to a person."""
 
     whom: str
@@ -24,7 +24,7 @@ class Asked(Frozen):
     """``refuse`` or ``approve``: the answer that counts at the deadline."""
 
 
-def question(asked: Asked, why: str) -> str:
+def question(asked: Question, why: str) -> str:
     """Return the question with its options, the consequence of each, and the default when no answer comes."""
     trains = asked.incident_class in RUNS_ON
     no = (

@@ -13,7 +13,7 @@ _DAY_S = 86_400.0
 MUST_CHANGE = "the script must change: the same would be refused again"
 
 
-class Facts(Frozen):
+class FailureFacts(Frozen):
     """Known facts of one failure beside its class."""
 
     incident_class: IncidentClass
@@ -38,7 +38,7 @@ class Facts(Frozen):
     """Why the Session refused the script, as it would again; empty: it did not."""
 
 
-def for_code(facts: Facts, suspect_s: float) -> str:
+def for_code(facts: FailureFacts, suspect_s: float) -> str:
     """Return the evidence against the code; empty: none.
 
     Args:
@@ -57,7 +57,7 @@ def for_code(facts: Facts, suspect_s: float) -> str:
     return ""
 
 
-def code_cleared(facts: Facts, suspect_s: float) -> str:
+def code_cleared(facts: FailureFacts, suspect_s: float) -> str:
     """Return why the code is not rolled back; empty: there is evidence against it."""
     if _killed_once(facts):
         return f"{facts.signature.what} came from outside, and once: no evidence against the code"
@@ -67,13 +67,13 @@ def code_cleared(facts: Facts, suspect_s: float) -> str:
     return f"version {facts.version} ran for {days:.1f} days, and there is no other evidence against it"
 
 
-def _killed_once(facts: Facts) -> bool:
+def _killed_once(facts: FailureFacts) -> bool:
     """Return whether a kill from outside, for which no cause was found beside it, is all that happened."""
     killed = facts.incident_class is IncidentClass.JOB_CRASH and facts.signature.from_outside
     return killed and not (facts.again or facts.fell_since or facts.changed or len(facts.ranks) > 1)
 
 
-def arithmetic_cleared(facts: Facts) -> str:
+def arithmetic_cleared(facts: FailureFacts) -> str:
     """Return why no replay is run; empty: there is evidence of wrong arithmetic or a bad state."""
     if facts.incident_class in _OF_ARITHMETIC or facts.state_suspected:
         return ""
@@ -84,7 +84,7 @@ def arithmetic_cleared(facts: Facts) -> str:
     return "" if facts.again else "it happened once: no evidence of wrong arithmetic or a bad state"
 
 
-def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
+def no_retry(facts: FailureFacts, changed_s: float, can_rollback: bool) -> str:
     """Return why a retry is pointless; empty: it is not.
 
     The first version's code raised soon after submission, the same command line was refused before, or the Session
@@ -102,7 +102,7 @@ def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
     return f"version {facts.version} raised in its own code after {age_s:.0f} s, and there is none to roll back to"
 
 
-def may_go_back(facts: Facts, changed_s_ago: float | None, suspect_s: float) -> bool:
+def may_go_back(facts: FailureFacts, changed_s_ago: float | None, suspect_s: float) -> bool:
     """Return whether an earlier code version may take the place of this one.
 
     Always, except where the Session refused the script: then only if a new version came while the job ran. What was

@@ -59,7 +59,7 @@ def beside(incident_class: IncidentClass, job_state: JobState) -> bool:
     return incident_class in BESIDE_TRAINING and not switching
 
 
-class Facts(Frozen):
+class WaitFacts(Frozen):
     """The gateway's present knowledge about an incident that waits."""
 
     now: float
@@ -137,7 +137,7 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     return Outlook(wait=dated, said=told)
 
 
-def due(wait: Wait, seen: Facts) -> str:
+def due(wait: Wait, seen: WaitFacts) -> str:
     """Return why it is to be retried now; empty: not yet.
 
     A resource that appeared counts a moment after the wait began, longer each time: it may not be the missing one.
@@ -151,7 +151,7 @@ def due(wait: Wait, seen: Facts) -> str:
     return f"tried again after {duration(waited_s)}" if seen.now >= wait.next_at else ""
 
 
-def _appeared(wait: Wait, seen: Facts) -> str:
+def _appeared(wait: Wait, seen: WaitFacts) -> str:
     """Return, in words, what was missing and is there now; empty: nothing."""
     if seen.new_version:
         return f"code version {seen.new_version} came"
@@ -166,7 +166,7 @@ def _appeared(wait: Wait, seen: Facts) -> str:
     return found.get(wait.missing, "")
 
 
-def _no_question_left(seen: Facts) -> str:
+def _no_question_left(seen: WaitFacts) -> str:
     """Return why the eviction that was not done may be needless by now; empty: it is not known to be."""
     if seen.resolved:
         return f"{seen.resolved} was resolved"

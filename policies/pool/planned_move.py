@@ -9,7 +9,7 @@ from holdfast.models.base import Frozen
 from holdfast.policies.config.planned_move import PlannedMovePolicy
 
 
-class Asked(Frozen):
+class MoveRequest(Frozen):
     """A request to leave a machine."""
 
     machine: str
@@ -27,14 +27,14 @@ class Asked(Frozen):
         return f"{why}: {self.text}" if self.text else why
 
 
-def of(alert: Alert) -> Asked:
+def of(alert: Alert) -> MoveRequest:
     """Return the request of one alert: it asks for a move, is of a person, or is a sign that the machine will fail."""
     found, kind = alert.evidence, alert.kind
     if kind in MACHINE_KINDS:
         text = str(found.get("detail") or kind.value.replace("_", " "))
-        return Asked(machine=alert.machine or "", source=MoveSource.PRECURSOR, text=text)
+        return MoveRequest(machine=alert.machine or "", source=MoveSource.PRECURSOR, text=text)
     deadline = found.get("deadline_at") if kind is AlertKind.PLANNED_MOVE else None
-    return Asked(
+    return MoveRequest(
         machine=alert.machine or "",
         source=MoveSource(found.get("source") or MoveSource.BY_HAND),
         text=str(found.get("text") or ""),
@@ -48,7 +48,7 @@ def reason(alert: Alert) -> str:
     return f"asked to leave {alert.machine}, {of(alert).said}"
 
 
-def asked(incident: Incident) -> Asked | None:
+def asked(incident: Incident) -> MoveRequest | None:
     """Return the request that an incident was opened for; None: it names no machine.
 
     Of several alerts the newest request counts, and the earliest deadline; without one, a sign or a person's alert.
@@ -58,7 +58,7 @@ def asked(incident: Incident) -> Asked | None:
     mine = [each for each in incident.alerts if each.machine == incident.machine]
     told = [each for each in mine if each.kind is AlertKind.PLANNED_MOVE] or mine[:1]
     if not told:
-        return Asked(machine=incident.machine)
+        return MoveRequest(machine=incident.machine)
     requests = [of(each) for each in told]
     deadlines = [each.deadline_at for each in requests if each.deadline_at is not None]
     return requests[-1].model_copy(update={"deadline_at": min(deadlines, default=None)})
@@ -88,7 +88,7 @@ class Targets(Frozen):
 
 
 def targets(
-    request: Asked,
+    request: MoveRequest,
     standbys: Sequence[str],
     excluded: Collection[str],
     most: int,
@@ -111,12 +111,12 @@ def targets(
     return Targets(names=tuple(usable[:most]))
 
 
-def hurried(request: Asked, now: float, policy: PlannedMovePolicy) -> bool:
+def hurried(request: MoveRequest, now: float, policy: PlannedMovePolicy) -> bool:
     """Return whether there is time only for the short checks."""
     return request.deadline_at is not None and request.deadline_at - now < policy.hurried_s
 
 
-def too_late(request: Asked, now: float, policy: PlannedMovePolicy) -> str:
+def too_late(request: MoveRequest, now: float, policy: PlannedMovePolicy) -> str:
     """Return why the switch is not begun any more; empty: there is time."""
     if request.deadline_at is None:
         return ""

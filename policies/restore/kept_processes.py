@@ -40,7 +40,7 @@ def by_reason(ranks: Iterable[tuple[int, str]]) -> dict[str, tuple[int, ...]]:
     return {why: tuple(sorted(listed)) for why, listed in found.items()}
 
 
-def told(not_kept: Mapping[str, Sequence[int]]) -> list[str]:
+def describe(not_kept: Mapping[str, Sequence[int]]) -> list[str]:
     """Describe processes that were not kept for a report, a line for each reason."""
     return [
         f"{'ranks' if len(ranks) > 1 else 'rank'} {_listed(ranks)} got a new process: {why}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from holdfast.models.alert import Alert, AlertKind
 
 
-def told(alerts: Iterable[Alert]) -> int | None:
+def earliest_named(alerts: Iterable[Alert]) -> int | None:
     """Return the earliest step that the alerts leave; None: they name none."""
     bounds = [bound for alert in alerts if (bound := _of(alert)) is not None]
     return min(bounds, default=None)
@@ -23,7 +23,7 @@ def bound(alerts: Iterable[Alert], known: int | None, *, by_hand: bool) -> int |
     """
     if by_hand:
         return known
-    return min((step for step in (told(alerts), known) if step is not None), default=None)
+    return min((step for step in (earliest_named(alerts), known) if step is not None), default=None)
 
 
 def before_jump(alerts: Iterable[Alert], steps: int) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 
-class Saved(Protocol):
+class SavedBy(Protocol):
     """A shard or a checkpoint: saved at ``step`` by ``epoch``."""
 
     @property
@@ -40,7 +40,7 @@ class Started(Protocol):
         ...
 
 
-State = TypeVar("State", bound=Saved)
+State = TypeVar("State", bound=SavedBy)
 
 
 def valid(states: Iterable[State], epochs: Sequence[Started]) -> list[State]:

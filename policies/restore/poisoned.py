@@ -52,7 +52,7 @@ class LeftBehind(Frozen):
     why: str
 
 
-class Finding(Frozen):
+class StateFinding(Frozen):
     """Evidence of the history about the state that the newest epoch began with."""
 
     leave: LeftBehind | None = None
@@ -95,15 +95,15 @@ def _with_cause(what: str, root: Alert) -> str:
     return f"{what} ({cause})" if cause else what
 
 
-def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> Finding:
+def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> StateFinding:
     """Judge the state that the newest of ``runs`` (oldest first, of one submission) began with."""
     if not runs or not runs[-1].failure or not runs[-1].start_step:
-        return Finding()
+        return StateFinding()
     newest = runs[-1]
     stretch = _since_new_ground(runs, limits.within_steps)
     failures = _failures_of(stretch, newest.start_step, limits.within_steps)
     if newest.failure not in failures or _led_beyond(runs, newest.start_step, limits.within_steps):
-        return Finding()
+        return StateFinding()
     times = failures.count(newest.failure)
     which = f"the same failure ({newest.failure})"
     if times < limits.restores < len(failures):
@@ -113,13 +113,13 @@ def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> Finding:
         f"{times} restore{'s' if times > 1 else ''}"
     )
     if not _enough(failures, newest.failure, limits):
-        return Finding(once_more=f"{what}: restored once more before it is abandoned")
+        return StateFinding(once_more=f"{what}: restored once more before it is abandoned")
     before = _left_before(stretch, newest, limits)
     if len(before) >= limits.most:
         steps = ", ".join(map(str, before))
-        return Finding(spent=f"{what}; {len(before)} states were abandoned already (steps {steps})")
+        return StateFinding(spent=f"{what}; {len(before)} states were abandoned already (steps {steps})")
     why = f"{what}: abandoned, an older state is used ({len(before) + 1} of at most {limits.most})"
-    return Finding(leave=LeftBehind(step=newest.start_step, to_epoch=newest.epoch, why=why))
+    return StateFinding(leave=LeftBehind(step=newest.start_step, to_epoch=newest.epoch, why=why))
 
 
 def _since_new_ground(runs: Sequence[EpochRun], within: int) -> Sequence[EpochRun]:

@@ -20,7 +20,7 @@ CLASSES = frozenset({IncidentClass.JOB_CRASH})
 the same again, or worse."""
 
 
-class Death(Frozen):
+class DeathFacts(Frozen):
     """Facts about a job once a rank has died and the others were stopped."""
 
     incident_class: IncidentClass
@@ -52,7 +52,7 @@ def own_end(alerts: Iterable[Alert]) -> tuple[str, str]:
     return str(root.evidence.get("error_type") or ""), str(root.evidence.get("cause") or "")
 
 
-def why_diagnosed_first(death: Death, *, wanted: bool) -> str:
+def why_diagnosed_first(death: DeathFacts, *, wanted: bool) -> str:
     """Return why the diagnosis comes before the restart; empty: it runs beside it.
 
     Args:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from holdfast.models.roles import (
     TRAINER,
     Member,
-    Place,
     PlacesOfJob,
     ReplicaPhase,
+    ReplicaPlace,
     ReplicaState,
     RoleSpec,
 )
@@ -26,13 +26,13 @@ ReplicaKey = tuple[str, int, int]
 """Role, index and generation."""
 
 
-def key_of(place: Place) -> ReplicaKey:
+def key_of(place: ReplicaPlace) -> ReplicaKey:
     """Return the replica that belongs there."""
     return place.role, place.index, place.generation
 
 
 @dataclass(frozen=True)
-class Facts:
+class RoleFacts:
     """A job's roles at one moment."""
 
     roles: Mapping[str, RoleSpec]
@@ -65,7 +65,7 @@ class Decided:
     """Replicas that are to end where they are, and are placed elsewhere after that: no plan has them."""
 
 
-def decide(facts: Facts, before: PlacesOfJob) -> Decided:
+def decide(facts: RoleFacts, before: PlacesOfJob) -> Decided:
     """Return where the replicas belong from now on."""
     reports = _by_place(facts)
     known = [_judged(each, facts, reports) for each in before.places if each.role in facts.roles]
@@ -113,7 +113,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
 Reports = Mapping[tuple[str, int, int, str], ReplicaState]
 
 
-def _by_place(facts: Facts) -> Reports:
+def _by_place(facts: RoleFacts) -> Reports:
     return {
         (each.role, each.index, each.generation, machine): each
         for machine, reports in facts.reports.items()
@@ -121,7 +121,7 @@ def _by_place(facts: Facts) -> Reports:
     }
 
 
-def _ending(role: str, places: Sequence[Place], reports: Reports) -> frozenset[int]:
+def _ending(role: str, places: Sequence[ReplicaPlace], reports: Reports) -> frozenset[int]:
     """Return indices that have no place, and still run where they had one: their role was smaller for a moment."""
     placed = {each.index for each in places}
     live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
@@ -132,11 +132,11 @@ def _ending(role: str, places: Sequence[Place], reports: Reports) -> frozenset[i
     )
 
 
-def _report(place: Place, reports: Reports) -> ReplicaState | None:
+def _report(place: ReplicaPlace, reports: Reports) -> ReplicaState | None:
     return reports.get((place.role, place.index, place.generation, place.machine))
 
 
-def _judged(place: Place, facts: Facts, reports: Reports) -> Place:
+def _judged(place: ReplicaPlace, facts: RoleFacts, reports: Reports) -> ReplicaPlace:
     """Return the place with its agent's report of the replica taken into account."""
     report = _report(place, reports)
     if report is None or place.asked or place.machine in place.tried:
@@ -149,16 +149,16 @@ def _judged(place: Place, facts: Facts, reports: Reports) -> Place:
     return place
 
 
-def _due(place: Place, now: float) -> bool:
+def _due(place: ReplicaPlace, now: float) -> bool:
     return bool(place.asked) and now - place.asked_at >= RETRY_S
 
 
-def _anew(place: Place) -> Place:
+def _anew(place: ReplicaPlace) -> ReplicaPlace:
     """Return a place that no machine has, so that its replica is placed again, on any machine."""
     return place.model_copy(update={"tried": (), "asked": "", "machine": ""})
 
 
-def _members(places: Sequence[Place], reports: Reports) -> list[Member]:
+def _members(places: Sequence[ReplicaPlace], reports: Reports) -> list[Member]:
     found = []
     for each in places:
         report = _report(each, reports)
@@ -169,7 +169,7 @@ def _members(places: Sequence[Place], reports: Reports) -> list[Member]:
     return found
 
 
-def _trainers(facts: Facts) -> list[Member]:
+def _trainers(facts: RoleFacts) -> list[Member]:
     return [
         Member(role=TRAINER, index=each.index, generation=each.generation, address=each.address)
         for machine in facts.machines
@@ -178,7 +178,7 @@ def _trainers(facts: Facts) -> list[Member]:
     ]
 
 
-def _ready(facts: Facts, members: Sequence[Member]) -> frozenset[str]:
+def _ready(facts: RoleFacts, members: Sequence[Member]) -> frozenset[str]:
     announced = Counter(each.role for each in members)
     ready = {
         name for name, role in facts.roles.items() if name != TRAINER and all_ready(role, announced[name])

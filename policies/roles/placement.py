@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.models.roles import Place, RoleSpec, WithTrainer
+from holdfast.models.roles import ReplicaPlace, RoleSpec, WithTrainer
 
 
 @dataclass(frozen=True)
 class RolePlaces:
     """The places of a role from now on, and the replicas for which there is no room."""
 
-    places: tuple[Place, ...]
+    places: tuple[ReplicaPlace, ...]
     unplaced: tuple[int, ...] = ()
 
 
@@ -22,7 +22,7 @@ def place(  # noqa: PLR0917
     name: str,
     role: RoleSpec,
     machines: Sequence[str],
-    before: Sequence[Place],
+    before: Sequence[ReplicaPlace],
     generations: Mapping[int, int],
     epoch: int,
     load: Mapping[str, int] | None = None,
@@ -76,7 +76,7 @@ def place(  # noqa: PLR0917
                 kept[index] = old.model_copy(update={"asked": why, "asked_at": now})
                 continue
             tried = ()  # it left the last one for another reason
-        kept[index] = Place(
+        kept[index] = ReplicaPlace(
             role=name,
             index=index,
             machine=machine,
@@ -88,7 +88,7 @@ def place(  # noqa: PLR0917
     return RolePlaces(tuple(kept[index] for index in sorted(kept)), tuple(unplaced))
 
 
-def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:
+def after_failure(place: ReplicaPlace, role: RoleSpec, why: str, now: float) -> ReplicaPlace:
     """Return the place of a replica that passed its failure limit where it is: to be moved, or a person is asked."""
     tried = (*place.tried, place.machine)
     if len(tried) > role.restart.moves:
@@ -97,7 +97,7 @@ def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:
     return place.model_copy(update={"tried": tried})
 
 
-def _stays(place: Place, role: RoleSpec, serving: Collection[str], epoch: int) -> bool:
+def _stays(place: ReplicaPlace, role: RoleSpec, serving: Collection[str], epoch: int) -> bool:
     if place.machine not in serving or place.machine in place.tried:
         return False
     return role.with_trainer is WithTrainer.STAY or place.epoch == epoch

@@ -48,5 +48,5 @@ def from_settings(settings: Settings, url: str = "") -> ObjectStore:
 
 
 def _kind(scheme: str) -> StoreKind:
-    kind: Any = plugins.load_one(plugins.Group.STORES, scheme)
+    kind: Any = plugins.load_one(plugins.EntryPoints.STORES, scheme)
     return kind  # type: ignore[no-any-return]

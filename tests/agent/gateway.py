@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from holdfast.models.agent import Heartbeat, Register, Report
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.models.roles import Plan
+from holdfast.models.roles import RolePlan
 from tests.e2e.waiting import wait_for
 
 Found = TypeVar("Found")
@@ -34,7 +34,7 @@ class FakeGateway:
         self.heartbeats: list[Heartbeat] = []
         self.stale: set[str] = set()
         """Machines whose heartbeats are answered 409."""
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, RolePlan] = {}
         """Replicas that machines are to run."""
         app = Starlette(routes=[Route("/v1/agents/{what}", self._take, methods=["POST"])])
         config = uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off")

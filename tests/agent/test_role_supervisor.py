@@ -14,7 +14,7 @@ from holdfast.agent.roles import supervisor
 from holdfast.agent.roles.files import RoleFiles
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.errors import UnavailableError
-from holdfast.models.roles import Plan, Replica, ReplicaPhase, ReplicaState, RolesOfJob
+from holdfast.models.roles import Replica, ReplicaPhase, ReplicaState, RolePlan, RolesOfJob
 
 
 class FakeReplica:
@@ -45,7 +45,7 @@ class FakeReplica:
         self.running = False
 
 
-PLAN = Plan(
+PLAN = RolePlan(
     version="v1",
     jobs=(
         RolesOfJob(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from holdfast.models.agent import Fence
-from holdfast.models.roles import Member, Plan, Replica, ReplicaPhase, ReplicaState, Restart, RolesOfJob
+from holdfast.models.roles import Member, Replica, ReplicaPhase, ReplicaState, Restart, RolePlan, RolesOfJob
 from tests.agent.gateway import FakeGateway, eventually, until
 from tests.agent.site import AgentProcess
 
@@ -48,7 +48,7 @@ class Roles:
                 members=members,
             ),
         )
-        self.gateway.plans[self.agent.machine] = Plan(version=self.version, jobs=jobs if replicas else ())
+        self.gateway.plans[self.agent.machine] = RolePlan(version=self.version, jobs=jobs if replicas else ())
 
     def states(self) -> dict[tuple[str, int], ReplicaState]:
         """What the newest heartbeat reports, once it is of this plan."""

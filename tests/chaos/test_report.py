@@ -8,7 +8,7 @@ from holdfast.chaos import report as reports
 from holdfast.chaos.plan import Strike
 from holdfast.chaos.report import ChaosReport, JobSeen
 from holdfast.chaos.strike import Hit
-from holdfast.demo.weights import Comparison
+from holdfast.demo.weights import WeightsComparison
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState, History
 from holdfast.models.job import JobState
@@ -115,8 +115,8 @@ def test_nothing_that_fired_is_no_success() -> None:
 
 def test_weights_that_differ_or_cannot_be_compared_are_a_problem() -> None:
     """Asked for, they must be equal."""
-    equal = Comparison(equal=True, tensors=3)
+    equal = WeightsComparison(equal=True, tensors=3)
     assert made([strike(10)], [incident(1, 11, 14.0)], seen(60), weights=equal, compared=True).ok
-    for found in (None, Comparison(equal=False, tensors=3, differing=("a",))):
+    for found in (None, WeightsComparison(equal=False, tensors=3, differing=("a",))):
         told = made([strike(10)], [incident(1, 11, 14.0)], seen(60), weights=found, compared=True)
         assert not told.ok

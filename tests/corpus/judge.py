@@ -12,7 +12,7 @@ from holdfast.agent.inspection.kmsg import lines_of
 from holdfast.agent.ranks import exits
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import dcgm_diag
-from holdfast.policies.classify.decision import JobContext, Wait
+from holdfast.policies.classify.decision import JobContext, TooEarly
 from holdfast.policies.classify.incident_class import classify, sure_machines
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.verdicts import judge as judge_findings
@@ -111,7 +111,7 @@ def _of(*alerts: Alert) -> Answer:
     accused = sure_machines(alerts, context, POLICY)
     if isinstance(found, Classification):
         return Answer(found.incident_class.value, accused=accused)
-    return Answer(ECHO if isinstance(found, Wait) else NOTHING, accused=accused)
+    return Answer(ECHO if isinstance(found, TooEarly) else NOTHING, accused=accused)
 
 
 def _exit(item: Item) -> Alert:

@@ -78,7 +78,7 @@ def _said(item: Item) -> list[last_words.Match]:
     module = str(error.pop("module", ""))
     if error:
         error.setdefault("traceback", f"{module + '.' if module else ''}{error['error_type']}: ")
-        found += [said] if (said := last_words.said(error)) else []
+        found += [said] if (said := last_words.match_exception(error)) else []
     return found
 
 

@@ -29,8 +29,8 @@ ACTIONS = [action("pause:e1", 1000.4, 1000.6), action("start:e2", 1000.7, 1001.5
 LINE = report.incident_line(INCIDENT, ACTIONS, INJECTED)
 
 
-def a_report(*, ok: bool = True) -> report.Report:
-    return report.Report(
+def a_report(*, ok: bool = True) -> report.DemoReport:
+    return report.DemoReport(
         ok=ok,
         bitwise_equal=ok,
         ettr=0.9,

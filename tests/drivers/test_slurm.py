@@ -14,8 +14,8 @@ import pytest
 from holdfast.drivers import from_settings
 from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver, listing
-from holdfast.drivers.slurm.commands import CommandAnswer, Commands
-from holdfast.drivers.slurm.nodes import Nodes
+from holdfast.drivers.slurm.commands import CommandAnswer, SlurmCommands
+from holdfast.drivers.slurm.nodes import SlurmNodes
 from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import (
     AnewError,
@@ -121,7 +121,7 @@ def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
     """Two failures, then an answer."""
     answers = [AWAY, AWAY, CommandAnswer(status=0, out="fine")]
     run = Scripted(squeue=lambda _: answers.pop(0))
-    assert Commands({}, patience_s=10, run=run)("squeue") == "fine"
+    assert SlurmCommands({}, patience_s=10, run=run)("squeue") == "fine"
     assert run.count("squeue") == 3
 
 
@@ -130,7 +130,7 @@ def test_patience_ends() -> None:
     """The error names the command and what Slurm said."""
     run = Scripted(squeue=lambda _: AWAY)
     with pytest.raises(UnavailableError, match=r"`squeue -h`.*Unable to contact"):
-        Commands({}, patience_s=0.2, run=run)("squeue", "-h")
+        SlurmCommands({}, patience_s=0.2, run=run)("squeue", "-h")
     assert run.count("squeue") >= 2
 
 
@@ -141,7 +141,7 @@ def test_a_command_that_blocks_is_unavailable() -> None:
         raise subprocess.TimeoutExpired("squeue", 15)
 
     with pytest.raises(UnavailableError, match=r"within 9 s.*slurmctld"):
-        Commands({}, patience_s=0.05, command_s=9, run=Scripted(squeue=block))("squeue")
+        SlurmCommands({}, patience_s=0.05, command_s=9, run=Scripted(squeue=block))("squeue")
 
 
 @pytest.mark.usefixtures("clock")
@@ -165,7 +165,7 @@ def test_what_slurm_says_is_told_apart(said: str, error: type[HoldfastError]) ->
     """Messages of 22.05; only what may pass is repeated."""
     run = Scripted(x=lambda _: CommandAnswer(status=1, err=said))
     with pytest.raises(error):
-        Commands({}, patience_s=0.2, run=run)("x")
+        SlurmCommands({}, patience_s=0.2, run=run)("x")
     assert (run.count("x") > 1) is (error is UnavailableError)
 
 
@@ -823,7 +823,7 @@ def test_a_restart_counts_when_another_boot_was_seen(tmp_path: Path, monkeypatch
 )
 def test_one_boot_is_seconds_off_from_itself(now: str, before: str, another: bool) -> None:
     """slurmctld reckons it from the uptime, again with every registration."""
-    assert Nodes.is_another_boot(now, before) is another
+    assert SlurmNodes.is_another_boot(now, before) is another
 
 
 def test_a_node_that_does_not_restart_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

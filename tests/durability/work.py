@@ -16,7 +16,7 @@ from holdfast.agent.checkpoints.memory import Memory
 from holdfast.clock import FakeClock
 from holdfast.drivers.local import LocalDriver
 from holdfast.drivers.roster import RosterFile
-from holdfast.drivers.slurm.record import Held, RecordFile
+from holdfast.drivers.slurm.record import HeldNode, RecordFile
 from holdfast.models.checkpoint import Tier
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
@@ -207,7 +207,7 @@ def _hold_node(folder: Path, acknowledge: Acknowledge) -> None:
     for number in (1, 2):
         file = RecordFile(folder)
         with file.changing() as record:
-            file.write(record.with_machine(f"node{number}", Held(job=number)))
+            file.write(record.with_machine(f"node{number}", HeldNode(job=number)))
         acknowledge(f"node{number}")
 
 

@@ -321,7 +321,7 @@ def test_machine_whose_deletion_was_answered_in_vain_is_retired(
 
 def test_a_machine_that_had_another_pod_is_not_released_for_what_it_was(api: Api, server: Scripted) -> None:
     """Its second pod was evicted: whoever gives back the first one changes nothing."""
-    why = bodies.Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", pod_uid="u-2")
+    why = bodies.EvictedNote(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", pod_uid="u-2")
     found = {"metadata": {"name": "m3", **bodies.intent_to_evict(why)["metadata"]}}
     server.answers = [(200, {}, {"items": [found]})]
     with pytest.raises(AnewError, match="m3"):
@@ -331,7 +331,7 @@ def test_a_machine_that_had_another_pod_is_not_released_for_what_it_was(api: Api
 
 def test_host_of_an_evicted_machine_is_the_node_that_it_was_on(api: Api, server: Scripted) -> None:
     """As its StatefulSet notes it; of one in service none is named."""
-    why = bodies.Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", node_uid="u-3")
+    why = bodies.EvictedNote(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", node_uid="u-3")
     sets = [
         {"metadata": {"name": "m3", "annotations": {bodies.EVICTED: why.model_dump_json()}}},
         {"metadata": {"name": "m4"}},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Object
-from holdfast.drivers.kubernetes.bodies import Evicted
+from holdfast.drivers.kubernetes.bodies import EvictedNote
 from holdfast.errors import SettingsError
 from holdfast.models.machine import Scope
 from tests.kubernetes.cluster import manifests
@@ -23,7 +23,7 @@ ROSTER = {
     "data": {"next": "3"},
 }
 POD = {"metadata": {"name": "m3-0", "namespace": "train", "uid": "u-2"}, "spec": {"nodeName": "n1"}}
-WHY = Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="n1", node_uid="u-3", pod_uid="p-1")
+WHY = EvictedNote(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="n1", node_uid="u-3", pod_uid="p-1")
 
 
 def merged(target: Any, patch: Any) -> Any:

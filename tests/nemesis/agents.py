@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.daemon import Agent
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.watch import RunEvents, Watch
 from holdfast.agent.roles.replica import Means
@@ -76,7 +76,7 @@ class SimAgent(Agent):
         self._supply = Supply(host)  # type: ignore[assignment]
         self._carrier = self.forks  # type: ignore[assignment]
         self._inspector = self  # type: ignore[assignment]
-        self.jobs = Jobs(
+        self.jobs = RunningJobs(
             forks=self.forks,
             memory=self.memory,
             supply=self._supply,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.roles.replica import Supervised
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.deployments.gateway.api import agents
 from holdfast.deployments.gateway.fleet.roles import Roles
 from holdfast.deployments.gateway.leadership import Leadership
-from holdfast.deployments.gateway.runs.stillness import Stillness
+from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.models.roles import RolesOfJob
@@ -108,13 +108,13 @@ def jobs_are_forgotten_by_name() -> Iterator[None]:
 @contextlib.contextmanager
 def fences_are_dropped_with_their_job() -> Iterator[None]:
     """An agent that forgot a job knows nothing of it."""
-    forget = Jobs.forget
+    forget = RunningJobs.forget
 
-    async def forgets_all(self: Jobs, job: str, epoch: int) -> None:
+    async def forgets_all(self: RunningJobs, job: str, epoch: int) -> None:
         await forget(self, job, epoch)
         self.fences.pop(job, None)
 
-    with patch.object(Jobs, "forget", forgets_all):
+    with patch.object(RunningJobs, "forget", forgets_all):
         yield
 
 
@@ -130,7 +130,7 @@ def slots_are_not_looked_at() -> contextlib.AbstractContextManager[Any]:
 
 def runs_are_judged_by_the_wall_clock() -> contextlib.AbstractContextManager[Any]:
     """By the times that the ledger and Prefect have of what they did."""
-    return patch.object(Stillness, "since", lambda _self, _incident, _signs, age_s, _now: age_s)
+    return patch.object(RunStillness, "since", lambda _self, _incident, _signs, age_s, _now: age_s)
 
 
 def machines_that_are_cut_off_keep_their_replicas() -> contextlib.AbstractContextManager[Any]:
@@ -188,10 +188,10 @@ def leaders_go_by_what_they_remember() -> Iterator[None]:
 def copies_go_with_ranks_ahead() -> Iterator[None]:
     """Whatever a machine has of the job, when ranks that were started ahead are not wanted."""
 
-    async def forgets(self: Jobs, job: str) -> None:
+    async def forgets(self: RunningJobs, job: str) -> None:
         self._memory.forget(job)
 
-    with patch.object(Jobs, "_forget_unused", forgets):
+    with patch.object(RunningJobs, "_forget_unused", forgets):
         yield
 
 

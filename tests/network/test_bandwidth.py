@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 from holdfast.agent.diagnostics.machine_checks import _judge_pair
 from holdfast.models.agent import Diagnose, Rendezvous
 from holdfast.models.alert import Finding
@@ -34,12 +34,12 @@ def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path
     from torch.distributed import TCPStore  # noqa: PLC0415
 
     store = TCPStore(wires.control, 0, is_master=True, wait_for_workers=False)
-    parts: dict[str, dict[str, Part]] = {host: {} for host in hosts}
+    parts: dict[str, dict[str, CheckPart]] = {host: {} for host in hosts}
     for number, (left, right) in enumerate(pairs):
         for rank, (host, peer) in enumerate([(left, right), (right, left)]):
             own = folder / f"{number}"
             own.mkdir(exist_ok=True)
-            parts[host][peer] = Part(
+            parts[host][peer] = CheckPart(
                 rank,
                 2,
                 str(own),

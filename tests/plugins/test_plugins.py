@@ -20,7 +20,7 @@ from holdfast.errors import SettingsError, UnknownError
 from holdfast.models.agent import Check, Command, Diagnose
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 from holdfast.plugins.policy import site_policy
 from holdfast.policies.classify.decision import JobContext
 from holdfast.policies.classify.incident_class import classify
@@ -51,7 +51,7 @@ def context(machines: int = 4) -> JobContext:
 
 def test_what_loads_is_there_and_what_is_broken_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """The error says which package, which object, and what is wrong."""
-    objects, broken = plugins.load(Group.DETECTORS)
+    objects, broken = plugins.load(EntryPoints.DETECTORS)
     assert list(objects) == ["fans", "no_detector", "no_device"]
     assert [plugin.name for plugin in broken] == ["no_module"]
     assert "ModuleNotFoundError" in broken[0].error
@@ -189,7 +189,7 @@ def test_a_playbook_that_cannot_be_imported_gets_no_incidents() -> None:
     policy = site_policy(usable=True)
     assert [name.value for name in policy.playbooks] == ["fan_fault"]
     assert not isinstance(classify([alert("no_fans")], context(), policy), Classification)
-    broken = {plugin.name: plugin.error for plugin in plugins.load(Group.PLAYBOOKS)[1]}
+    broken = {plugin.name: plugin.error for plugin in plugins.load(EntryPoints.PLAYBOOKS)[1]}
     assert list(broken) == ["Bad-Name", "fan_missing"]
     assert "expected a lower-case identifier" in broken["Bad-Name"]
     assert "No module named 'acme_holdfast.nowhere'" in broken["fan_missing"]
@@ -259,6 +259,6 @@ def test_two_packages_with_one_name(
         },
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    objects, _ = plugins.load(Group.COMMANDS)
+    objects, _ = plugins.load(EntryPoints.COMMANDS)
     assert objects["spin_up"].__module__ == "acme_holdfast.fans"
     assert "zeta-holdfast 1 is broken and left out: the name 'spin_up' is taken" in caplog.text

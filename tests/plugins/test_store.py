@@ -149,7 +149,7 @@ def test_a_store_that_cannot_be_used_is_refused(url: str, named: str) -> None:
 @pytest.mark.usefixtures("site")
 def test_what_is_broken_is_listed() -> None:
     """By `holdfast plugins` and `holdfast doctor`."""
-    loaded, broken = plugins.load(plugins.Group.STORES)
+    loaded, broken = plugins.load(plugins.EntryPoints.STORES)
     assert list(loaded) == ["acme"]
     assert {plugin.name for plugin in broken} == {"broken", "half"}
 

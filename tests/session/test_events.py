@@ -12,7 +12,7 @@ from holdfast.session.events import GpuTimes, cuda_event
 from holdfast.session.phase import EXEMPT, Phase, Phases
 
 if TYPE_CHECKING:
-    from holdfast.session.report import Reporter
+    pass
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Told:
 def test_a_long_phase_within_another_does_not_end_it() -> None:
     """The agent knows one name: leaving the inner one, it is the outer one's again."""
     told = Told()
-    phases = Phases(cast("Reporter", told))
+    phases = Phases(cast("RankReporter", told))
     with Phase(phases, "eval"), Phase(phases, "forward"), Phase(phases, "compile"):
         pass
     assert told.names == ["eval", "compile", "eval", ""]

@@ -16,7 +16,7 @@ from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, slot_files
-from holdfast.storage.checkpoints.save.transfer import Move, Route, Transfer
+from holdfast.storage.checkpoints.save.transfer import Route, TensorMove, Transfer
 from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
 from tests.session.small import contents, run, session_of, train, training
@@ -117,7 +117,7 @@ def test_a_view_that_is_computed_when_it_is_read_is_copied_as_what_it_is(
     """The memory of a conjugated or negated tensor has other bytes than the tensor."""
     source = view(torch.randn(40_000, dtype=torch.complex64))
     target = torch.empty(source.shape, dtype=source.dtype)
-    Transfer(Route([Move(source, target, 0)])).run(lambda _: None)
+    Transfer(Route([TensorMove(source, target, 0)])).run(lambda _: None)
     assert torch.equal(target, source.resolve_conj().resolve_neg())
 
 

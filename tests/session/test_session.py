@@ -13,7 +13,7 @@ import torch
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.session import Session, boundary
-from holdfast.session.context import Context
+from holdfast.session.context import RankContext
 from tests.session.conftest import MakeAgent
 from tests.session.small import run, session_of, training
 
@@ -35,7 +35,7 @@ def test_without_an_agent_every_call_is_a_no_op(tmp_path: Path) -> None:
 def test_a_wrong_environment_is_one_clear_error() -> None:
     """An agent's environment without its parts names what is missing."""
     with pytest.raises(SettingsError, match=wire.ENV_JOB):
-        Context.read({wire.ENV_SOCKET: "/sock"})
+        RankContext.read({wire.ENV_SOCKET: "/sock"})
 
 
 def test_steps_are_reported_with_their_numbers(make_agent: MakeAgent) -> None:

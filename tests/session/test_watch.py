@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from holdfast.session.restore import restore
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.plan import make_plan
-from holdfast.storage.checkpoints.save.prepared import Steady
+from holdfast.storage.checkpoints.save.prepared import SteadyTensors
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 
@@ -63,7 +63,7 @@ class Job:
             contents = self.writer.collect(loose, fixed)
         assert self.writer is not None
         assert contents is not None
-        save = self.writer.start(contents, self.saves, Steady(self.tree.updated()), number=self.saves)
+        save = self.writer.start(contents, self.saves, SteadyTensors(self.tree.updated()), number=self.saves)
         assert save.run()
         return save.path
 

@@ -451,11 +451,11 @@ async def test_ranks_that_a_move_holds_go_on_when_what_comes_first_leaves_the_jo
     moving = case_of(ctx, IncidentClass.PLANNED_MOVE).model_copy(update={"lease": "the move"})
     ledger.take_job(moving.incident_id, 1, "run 1", "the move", 60.0)
 
-    async def held(*_: object) -> move.Held:
+    async def held(*_: object) -> move.AtBoundary:
         step = await hold.hold_ranks(ctx, ledger.job(JOB), 0)
         ledger.end_incident(moving.incident_id, IncidentState.DISMISSED, "gave way", ctx.clock.now())
         ledger.take_job(case_of(ctx, came).incident_id, 1, "run 2", "the other", 60.0)
-        return move.Held(step=step or 0, copied=True, at=ctx.clock.now())
+        return move.AtBoundary(step=step or 0, copied=True, at=ctx.clock.now())
 
     monkeypatch.setattr(move, "hold_for_move", held)
     asked: Any = SimpleNamespace(machine="m1")

@@ -12,12 +12,12 @@ from holdfast.errors import SilentError, UnavailableError
 from holdfast.models.agent import RankResult
 from holdfast.models.alert import IncidentClass
 from holdfast.operations import fleet
-from holdfast.policies.diagnose.agreement import Played
+from holdfast.policies.diagnose.agreement import GroupResults
 from holdfast.tasks import replay, replay_group
-from holdfast.tasks.replay_group import Ended
+from holdfast.tasks.replay_group import ReplayEnd
 
-NOTHING = Ended(ok=False, played=Played(size=0))
-FAILED = Ended(ok=False, played=Played(size=8))
+NOTHING = ReplayEnd(ok=False, played=GroupResults(size=0))
+FAILED = ReplayEnd(ok=False, played=GroupResults(size=8))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ FAILED = Ended(ok=False, played=Played(size=8))
     ],
 )
 def test_groups_that_came_to_no_result_are_no_evidence_against_the_code(
-    incident_class: IncidentClass, ended: Ended, evident: bool
+    incident_class: IncidentClass, ended: ReplayEnd, evident: bool
 ) -> None:
     """A store that is away has every group fail; only a job that hangs shows its fault by that."""
     case: Any = SimpleNamespace(incident_class=incident_class)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.deployments.gateway.runs.flow_runs import Runs
-from holdfast.deployments.gateway.runs.stillness import Stillness
+from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
@@ -43,7 +43,7 @@ class Approvals:
     def __init__(self, site: Site, runs: Runs) -> None:
         self._site = site
         self._runs = runs
-        self._open = Stillness()
+        self._open = RunStillness()
 
     async def answer(self, incident_id: str, approve: bool, by: str, reason: str) -> Incident:
         """Take a person's answer.

@@ -13,7 +13,7 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine
 from holdfast.policies.config.policy import GatewayPolicy
-from holdfast.refusal import is_silence, said
+from holdfast.refusal import is_silence, reason_of
 from holdfast.secret import Keys, keys
 from holdfast.tls import PLAIN, Tls
 
@@ -89,7 +89,7 @@ class HttpProber:
         except httpx.ConnectError as error:
             # Without a way to its host nothing is known of it.
             if is_silence(error):
-                return said(error)
+                return reason_of(error)
             # Something listens there, but with a certificate that is not trusted: that is no sign of death.
             return f"{error}" if "certificate" in str(error).lower() else _REFUSED
         except httpx.HTTPError as error:

@@ -27,7 +27,7 @@ def unsaved_of(site: Site, job: Job) -> tuple[Unsaved, ...]:
     return unsaved({name: run.setbacks for name, run in site.fleet.runs(job)})
 
 
-class Rehearsals:
+class RehearsalDetector:
     """Agents report a failure at once; this class makes sure that none is lost behind another incident."""
 
     def __init__(self, site: Site, correlator: Correlator) -> None:

@@ -20,7 +20,7 @@ from holdfast.operations import evict, fence, head_start, hold, launch, persist,
 from holdfast.operations.context import Context
 
 
-class Acts(Protocol):
+class JobActs(Protocol):
     """All of them are safe to repeat; errors are from :mod:`holdfast.errors`."""
 
     async def resolve(self, spec: JobSpec) -> JobSpec:
@@ -76,13 +76,13 @@ class Acts(Protocol):
         ...
 
 
-def while_sure(acts: Acts, require_sure: Callable[[], None]) -> Acts:
+def while_sure(acts: JobActs, require_sure: Callable[[], None]) -> JobActs:
     """Wrap ``acts``: each first calls ``require_sure``, which raises where another gateway may act by now."""
-    return cast(Acts, _WhileSure(acts, require_sure))
+    return cast(JobActs, _WhileSure(acts, require_sure))
 
 
 class _WhileSure:
-    def __init__(self, acts: Acts, require_sure: Callable[[], None]) -> None:
+    def __init__(self, acts: JobActs, require_sure: Callable[[], None]) -> None:
         self._acts, self._require_sure = acts, require_sure
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:

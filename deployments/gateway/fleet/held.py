@@ -6,7 +6,7 @@ count as no hang, so nothing else would ever start them again.
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
 from holdfast.models.job import Job, JobState
@@ -19,7 +19,7 @@ AFTER_S = HOLD_TIMEOUT_S + 30.0
 class Held:
     """Finds such jobs, and lets their ranks go."""
 
-    def __init__(self, site: Site, acts: Acts) -> None:
+    def __init__(self, site: Site, acts: JobActs) -> None:
         self._site = site
         self._acts = acts
         self._since: dict[tuple[str, int], float] = {}

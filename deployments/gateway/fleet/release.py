@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
 from holdfast.models.job import Job, JobState
@@ -25,7 +25,7 @@ UPLOAD_S = 180.0
 class Releases:
     """Looks at what is, not at what happened: a gateway that was away when a job ended catches up."""
 
-    def __init__(self, site: Site, acts: Acts) -> None:
+    def __init__(self, site: Site, acts: JobActs) -> None:
         self._site = site
         self._acts = acts
         self._in_s3: set[tuple[str, int]] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass, IncidentState
 from holdfast.models.job import Job
-from holdfast.models.roles import Place, PlacesOfJob
+from holdfast.models.roles import PlacesOfJob, ReplicaPlace
 from holdfast.policies.roles.decide import RETRY_S
 from holdfast.storage.ledger import Ledger
 
@@ -46,7 +46,7 @@ def _close(ledger: Ledger, incident: str, summary: str) -> None:
         ledger.set_incident(incident, state=IncidentState.RECOVERED, summary=summary)
 
 
-def _opened(ledger: Ledger, job: Job, place: Place) -> str:
+def _opened(ledger: Ledger, job: Job, place: ReplicaPlace) -> str:
     found = f"{place.role} {place.index}: {place.asked}"
     fingerprint = f"role:{job.name}:{place.role}:{place.index}:{place.generation}"
     for known in ledger.incidents(job.name, IncidentState.NEEDS_HUMAN, limit=_LOOK_BACK):

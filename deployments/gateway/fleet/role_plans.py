@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 import xxhash
 
 from holdfast.models.job import Job
-from holdfast.models.roles import Place, Plan, Replica, RolesOfJob, RoleSpec
+from holdfast.models.roles import Replica, ReplicaPlace, RolePlan, RolesOfJob, RoleSpec
 from holdfast.policies.roles.decide import Decided, key_of
 
 _THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
-def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[str, Plan]:
+def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[str, RolePlan]:
     """Return the plan of every machine of these jobs. Members, the long part, are digested once per job.
 
     Args:
@@ -42,12 +42,12 @@ def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[
     return {machine: _plan(found, digests) for machine, found in parts.items()}
 
 
-def _plan(parts: list[RolesOfJob], digests: dict[str, str]) -> Plan:
+def _plan(parts: list[RolesOfJob], digests: dict[str, str]) -> RolePlan:
     told = (each.model_dump_json(exclude={"members"}) + digests[each.job] for each in parts)
-    return Plan.model_construct(version=_digest(*told), jobs=tuple(parts))
+    return RolePlan.model_construct(version=_digest(*told), jobs=tuple(parts))
 
 
-def _order(job: Job, place: Place) -> Replica:
+def _order(job: Job, place: ReplicaPlace) -> Replica:
     spec = job.spec.roles[place.role]
     return Replica(
         role=place.role,

@@ -18,14 +18,14 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.job import ENDED, Job, JobState
-from holdfast.models.roles import TRAINER, Place, PlacesOfJob, Plan, ReplicaPhase, ReplicaState
-from holdfast.policies.roles.decide import Decided, Facts, decide, key_of
+from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
+from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
 from holdfast.policies.roles.order import waits_for
 
 TICK_S = 0.2
 READY_S = 20.0
 """A trainer waits so long for the roles that it needs: the person who submits it waits too."""
-_NOTHING = Plan()
+_NOTHING = RolePlan()
 _GIVEN = 8
 
 
@@ -45,9 +45,9 @@ class Roles:
         """Incarnation of each machine, and the version of the plan that it goes by."""
         self._places: dict[str, PlacesOfJob] = {}
         self._decided: dict[str, Decided] = {}
-        self._seen: dict[str, tuple[Facts, PlacesOfJob]] = {}
+        self._seen: dict[str, tuple[RoleFacts, PlacesOfJob]] = {}
         """Facts and places of the last decision."""
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, RolePlan] = {}
         self._planned: dict[str, tuple[Job, Decided]] = {}
         self._ends: dict[str, int] = {}
         """How often a job with roles ended while this gateway led."""
@@ -75,7 +75,7 @@ class Roles:
             self._reports[beat.machine] = (beat.incarnation, beat.replicas)
             self._sent[beat.machine] = beat.at
 
-    def plan_for(self, beat: Heartbeat) -> Plan | None:
+    def plan_for(self, beat: Heartbeat) -> RolePlan | None:
         """Return the plan of a machine, if it goes by another one; None: it has the newest, or none is known yet."""
         if not self._looked or beat.machine in self._holding:
             return None
@@ -249,12 +249,12 @@ class Roles:
         # Once more, if something was changed: members are then those of the new places.
         self._seen[job.name] = (same, before)
 
-    def _facts(self, job: Job, before: PlacesOfJob) -> Facts:
+    def _facts(self, job: Job, before: PlacesOfJob) -> RoleFacts:
         site = self._site
         machines = [name for name in job.machines if name in site.fleet.machines]
         serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
         in_service = frozenset(serving)
-        return Facts(
+        return RoleFacts(
             roles=job.spec.roles,
             machines=serving,
             # What the trainer needs starts before it, for its next epoch: it does not start again with that.
@@ -274,14 +274,14 @@ class Roles:
             ),
         )
 
-    def _lasts(self, job: Job, place: Place) -> bool:
+    def _lasts(self, job: Job, place: ReplicaPlace) -> bool:
         """Return whether a replica has run for as long as a good run lasts: not every one announces an address."""
         role, report = job.spec.roles.get(place.role), self._report(place.machine, job, *key_of(place))
         if role is None or report is None or report.phase is not ReplicaPhase.RUNNING or not report.pid:
             return False
         return self._sent.get(place.machine, 0.0) - report.since >= role.restart.good_after_s
 
-    def _may_run(self, job: Job, place: Place) -> bool:
+    def _may_run(self, job: Job, place: ReplicaPlace) -> bool:
         """Return whether a replica may still run on a machine that serves its job no longer.
 
         It has ended when the machine goes by a plan without it and reports it no more; when the machine was not heard
@@ -311,7 +311,7 @@ class Roles:
         return next((each for each in reported if (each.role, each.index, each.generation) == wanted), None)
 
 
-def _orders(plan: Plan, job: str, place: Place) -> bool:
+def _orders(plan: RolePlan, job: str, place: ReplicaPlace) -> bool:
     """Return whether the machine is to run that replica."""
     return any(
         (each.role, each.index, each.generation) == key_of(place)

@@ -36,7 +36,7 @@ class JobTimes:
         self.machines: dict[str, deque[Timed]] = {}
 
 
-class StepTimes:
+class AllStepTimes:
     """All of them. One event loop uses it."""
 
     def __init__(self) -> None:

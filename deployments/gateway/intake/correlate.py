@@ -34,7 +34,7 @@ from holdfast.models.alert import (
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.policies.classify import admission_filter, exits
-from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.decision import JobContext, NoAction, TooEarly
 from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
 from holdfast.policies.classify.incident_class import classify
@@ -262,7 +262,7 @@ class Correlator:
         seen = [*self._observed.of(job.name, job.epoch, now), *await self._opening.noted_by(facts.yields)]
         earlier = [a for a in seen if a.key not in known]
         decision = classify([*earlier, *alerts], context, self._site.policy)
-        if isinstance(decision, Wait):
+        if isinstance(decision, TooEarly):
             settling.until = decision.until_s
             if newest:
                 await self._record(newest, None, f"{What.SETTLING}: {decision.why}")

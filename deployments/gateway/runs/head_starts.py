@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.intake.opening import Starter
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
@@ -13,7 +13,7 @@ from holdfast.operations.head_start import CLASSES
 class HeadStarts:
     """Makes them in the background, one for each incident that is opened to be worked on."""
 
-    def __init__(self, site: Site, acts: Acts, playbooks: Starter) -> None:
+    def __init__(self, site: Site, acts: JobActs, playbooks: Starter) -> None:
         self._site, self._acts, self._playbooks = site, acts, playbooks
 
     def start(self, incident: Incident) -> None:

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Hashable, Sequence
 
 from holdfast.deployments.gateway.api.approvals import Approvals
-from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
 from holdfast.deployments.gateway.runs.judge import STOPPED, attempts_spent, backoff_s, why_again, why_moot
-from holdfast.deployments.gateway.runs.stillness import Stillness
+from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnavailableError
@@ -35,7 +35,7 @@ class Reconciler:
         runs: Runs,
         dispatcher: Dispatcher,
         requeue: Requeue,
-        acts: Acts,
+        acts: JobActs,
         waiting: Waiting,
     ) -> None:
         self._site = site
@@ -48,7 +48,7 @@ class Reconciler:
         self._dispatcher = dispatcher
         self._requeue = requeue
         self._was_open: set[str] = set()
-        self._still = Stillness()
+        self._still = RunStillness()
 
     async def tick(self) -> None:
         """Run one round."""

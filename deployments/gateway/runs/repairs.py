@@ -13,7 +13,7 @@ from holdfast.policies.pool.repair import enabled
 FLOW = "repair-machine"
 
 
-class Repairs:
+class RepairRuns:
     """Starts a run for each repair that no run works on; a ticket that did not arrive is left to the schedule."""
 
     def __init__(self, site: Site, runs: Runs) -> None:

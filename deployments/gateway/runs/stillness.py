@@ -8,7 +8,7 @@ AHEAD_S = 600.0
 """A sign may lie so far ahead: a run that is to start later. Further ahead, the clock was set back since."""
 
 
-class Stillness:
+class RunStillness:
     """Times in the ledger and at Prefect are of wall clocks, which may step by hours: only a change of them counts."""
 
     def __init__(self) -> None:

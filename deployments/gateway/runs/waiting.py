@@ -7,7 +7,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
-from holdfast.deployments.gateway.runs.stillness import Stillness
+from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState
@@ -41,7 +41,7 @@ class Waiting:
         self._was_silent: set[str] = set()
         self._quiet: dict[tuple[str, IncidentClass], list[tuple[Wait, frozenset[str]]]] = {}
         """Waits of jobs that train on, each with the machines that its incident is about."""
-        self._still = Stillness()
+        self._still = RunStillness()
 
     async def tick(self) -> None:
         """Run one round."""
@@ -210,7 +210,7 @@ class Waiting:
 
     async def _facts(
         self, wait: Wait, incident: Incident, job: Job, machines: Mapping[str, Machine]
-    ) -> waits.Facts:
+    ) -> waits.WaitFacts:
         ledger = self._site.ledger
         mine = [machines[name] for name in job.machines if name in machines]
         gone = [each.name for each in mine if not each.serves(job.name)]
@@ -218,7 +218,7 @@ class Waiting:
         back = [each.name for each in mine if each.registered_at > since]
         if wait.missing in (Missing.APPROVAL, Missing.EVICTIONS):
             back = [name for name in back if name in {alert.machine for alert in incident.alerts}]
-        return waits.Facts(
+        return waits.WaitFacts(
             now=self._now(wait),
             job_state=job.state,
             lacking=len(gone),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 from holdfast.agent.diagnostics.computing import compute_on, kind_of
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ _WORDS, _BATCH, _CONTEXT, _WIDTH, _HEADS = 128, 2, 32, 32, 2
 _GPU_WORDS, _GPU_BATCH, _GPU_CONTEXT, _GPU_WIDTH, _GPU_HEADS = 4096, 8, 512, 512, 8
 
 
-def bitwise(part: Part) -> None:
+def bitwise(part: CheckPart) -> None:
     """Run one step alone, in both formats, then one together; digest the results."""
     compute_on(part, lambda device: _bitwise(part, device))
 
 
-def _bitwise(part: Part, device: torch.device) -> CollectiveOutcome:
+def _bitwise(part: CheckPart, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -52,14 +52,14 @@ def _alone(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
     return [loss, *model.update(loss)]
 
 
-def _together(part: Part, device: torch.device) -> CollectiveOutcome:
+def _together(part: CheckPart, device: torch.device) -> CollectiveOutcome:
     computed: list[torch.Tensor] = []
     for run in (_data_parallel, _tensor_parallel, _pipeline_parallel):
         computed += run(part, device)
     return CollectiveOutcome(digest=_digest(computed))
 
 
-def _data_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
+def _data_parallel(part: CheckPart, device: torch.device) -> list[torch.Tensor]:
     """Give each process other tokens; gradients are summed over all."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -71,14 +71,14 @@ def _data_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
     return [loss, *model.update()]
 
 
-def _tensor_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
+def _tensor_parallel(part: CheckPart, device: torch.device) -> list[torch.Tensor]:
     """Split heads and hidden units among the processes; their results are summed in every block."""
     model = _Model(device, split=part.size, seed=SEED + part.rank)
     loss = model.loss(model.blocks(model.embed(0)), 0)
     return [loss, *model.update(loss)]
 
 
-def _pipeline_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
+def _pipeline_parallel(part: CheckPart, device: torch.device) -> list[torch.Tensor]:
     """Give each process a block; activations go forward from one to the next, their gradients back."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415

@@ -44,7 +44,7 @@ _NO_FAULT = ("is too old", "No CUDA GPUs are available", "Found no NVIDIA driver
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckPart:
     """One process's share of a check, and where it leaves its outcome."""
 
     rank: int
@@ -133,17 +133,17 @@ class CollectiveOutcome:
         return CollectiveOutcome(wrong_bytes=wrong, **told)
 
 
-def all_to_all(part: Part) -> None:
+def all_to_all(part: CheckPart) -> None:
     """Send a different pattern from every process to every other."""
     leave_outcome(part, lambda: in_group(part, _all_to_all))
 
 
-def all_gather(part: Part) -> None:
+def all_gather(part: CheckPart) -> None:
     """Send the pattern of every process to all others; two machines do it with each of their GPUs in turn."""
     leave_outcome(part, lambda: _in_turn(part) if part.port else in_group(part, _all_gather))
 
 
-def leave_outcome(part: Part, find: Callable[[], CollectiveOutcome]) -> None:
+def leave_outcome(part: CheckPart, find: Callable[[], CollectiveOutcome]) -> None:
     """Write what ``find`` finds, leave the group if it joined one, and wait a moment for another check."""
     # The agent stops tracking this process once the outcome is there: the kernel ends it for certain.
     signal.alarm(math.ceil(part.timeout_s) + 1)
@@ -198,12 +198,14 @@ def stay(order: Path) -> None:
             disk_bandwidth.disk,
             alignment.bitwise,
         )
-        part = Part(**(told["part"] | {"fresh": False}))
+        part = CheckPart(**(told["part"] | {"fresh": False}))
         {check.__name__: check for check in checks}[told["check"]](part)
         return
 
 
-def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutcome]) -> CollectiveOutcome:
+def in_group(
+    part: CheckPart, exchange: Callable[[CheckPart, torch.device], CollectiveOutcome]
+) -> CollectiveOutcome:
     """Return what ``exchange`` finds in a group of all processes of this machine; :func:`leave_group` ends it."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
@@ -213,7 +215,7 @@ def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutc
     return _exchanged(part, store, take_gpu(part.rank) if on_gpu else None, exchange)
 
 
-def _in_turn(part: Part) -> CollectiveOutcome:
+def _in_turn(part: CheckPart) -> CollectiveOutcome:
     """Exchange with the other machine, with the first GPU of both, then with the second, and so on.
 
     As many as both have, and as fit into the time: rank 0 decides whether there is one more turn. An agent of
@@ -246,7 +248,7 @@ def _in_turn(part: Part) -> CollectiveOutcome:
         leave_group()
 
 
-def _one_more(store: Store, part: Part, done: int, turns: int, took_s: float) -> bool:
+def _one_more(store: Store, part: CheckPart, done: int, turns: int, took_s: float) -> bool:
     """Return whether both machines take another turn: by the clock of rank 0, so that none waits alone."""
     if done == turns:
         return False
@@ -264,10 +266,10 @@ def _of_all(found: Sequence[CollectiveOutcome]) -> CollectiveOutcome:
 
 
 def _exchanged(
-    part: Part,
+    part: CheckPart,
     store: Store,
     device: torch.device | None,
-    exchange: Callable[[Part, torch.device], CollectiveOutcome],
+    exchange: Callable[[CheckPart, torch.device], CollectiveOutcome],
 ) -> CollectiveOutcome:
     """Return what ``exchange`` finds in a new group on ``device``; None: on the processor."""
     import torch  # noqa: PLC0415
@@ -325,7 +327,7 @@ def _digest(env: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(env.items())).encode()).hexdigest()[:8] if env else ""
 
 
-def _all_to_all(part: Part, device: torch.device) -> CollectiveOutcome:
+def _all_to_all(part: CheckPart, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -341,7 +343,7 @@ def _all_to_all(part: Part, device: torch.device) -> CollectiveOutcome:
     return replace(measured.outcome((part.size - 1) / part.size), wrong_bytes=_only_bad(wrong))
 
 
-def _all_gather(part: Part, device: torch.device) -> CollectiveOutcome:
+def _all_gather(part: CheckPart, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 
 if TYPE_CHECKING:
     import torch
@@ -25,17 +25,17 @@ CPU_SIZE, GPU_SIZE = 512, 8192
 SEED = 20
 
 
-def matmul(part: Part) -> None:
+def matmul(part: CheckPart) -> None:
     """Check and time a product of integer matrices, exact in every format and order of summation."""
     compute_on(part, _matmul)
 
 
-def compute_on(part: Part, compute: Callable[[torch.device], CollectiveOutcome]) -> None:
+def compute_on(part: CheckPart, compute: Callable[[torch.device], CollectiveOutcome]) -> None:
     """Write what ``compute`` finds on the device of this process."""
     collectives.leave_outcome(part, lambda: compute(_device(part)))
 
 
-def _device(part: Part) -> torch.device:
+def _device(part: CheckPart) -> torch.device:
     # cuBLAS sums in a fixed order only with this, and reads it when it is loaded.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch  # noqa: PLC0415

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 
 FIRST_BYTES = 4 << 20
 """Written first; where this alone takes :data:`collectives.PATIENCE_S` it is the measurement."""
@@ -36,7 +36,7 @@ _SECTOR = 512
 _BLOCKS = Path("/sys/dev/block")
 
 
-def disk(part: Part) -> None:
+def disk(part: CheckPart) -> None:
     """Write and read a file in the machine's folder."""
     folder = Path(part.disk or part.folder)
     collectives.leave_outcome(part, lambda: measure(folder))

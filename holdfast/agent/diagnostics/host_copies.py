@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.diagnostics import computing
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ NBYTES = 64 << 20
 ROUNDS = 5
 
 
-def pcie(part: Part) -> None:
+def pcie(part: CheckPart) -> None:
     """Copy a pattern to the device of this process and back."""
     computing.compute_on(part, copies)
 

@@ -29,9 +29,9 @@ from holdfast.agent.diagnostics import (
     plugged,
     vendor,
 )
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 from holdfast.agent.diagnostics.machine_state import (
-    MachineState,
+    GpuStates,
     NvmlSettings,
     put_back,
     visible_gpus,
@@ -97,7 +97,7 @@ async def run_check(
 async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
     """Return the findings of a check and of its changes to the machine's settings; these are reverted."""
     settings = NvmlSettings()
-    before: MachineState | None = await _of_driver(settings.read, None)
+    before: GpuStates | None = await _of_driver(settings.read, None)
     found = await check
     if before is None:
         return found
@@ -163,7 +163,7 @@ class Load:
         return max(0.0, 1 - (idle + own_s) / total)
 
 
-def _own_parts(command: Diagnose, gpus: int) -> list[Part]:
+def _own_parts(command: Diagnose, gpus: int) -> list[CheckPart]:
     """Return a part for each process that is asked for; more where ``gpus`` are more."""
     size = max(2 if command.check == Check.ALL_TO_ALL else 1, command.processes, gpus)
     size = 1 if command.check == Check.DISK else size
@@ -171,19 +171,21 @@ def _own_parts(command: Diagnose, gpus: int) -> list[Part]:
     measure = command.measure
     disk = os.environ.get(ENV_MACHINE_DIR, "")
     return [
-        Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk, env=command.env)
+        CheckPart(
+            rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk, env=command.env
+        )
         for rank in range(size)
     ]
 
 
-def _pair_part(command: Diagnose, machine: str) -> Part:
+def _pair_part(command: Diagnose, machine: str) -> CheckPart:
     if command.rendezvous is None or not command.peer or command.process_rank not in (0, 1):
         raise SettingsError(
             f"diagnose: all_gather needs peer (got {command.peer!r}), rendezvous (got {command.rendezvous}) "
             f"and process_rank 0 or 1 (got {command.process_rank})."
         )
     pair = "-".join(sorted((machine, command.peer)))
-    return Part(
+    return CheckPart(
         rank=command.process_rank,
         size=2,
         folder="",
@@ -202,7 +204,7 @@ def _limit(timeout_s: float) -> float:
 
 
 async def _run(
-    parts: list[Part], target: Callable[[Part], None], bench: Bench, timeout_s: float
+    parts: list[CheckPart], target: Callable[[CheckPart], None], bench: Bench, timeout_s: float
 ) -> dict[int, CollectiveOutcome]:
     """Return outcomes by process; a process without one is killed."""
     deadline = time.monotonic() + timeout_s
@@ -233,7 +235,7 @@ async def _run(
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 
 
-def _outcome(part: Part, process: Forked) -> CollectiveOutcome | None:
+def _outcome(part: CheckPart, process: Forked) -> CollectiveOutcome | None:
     """Return the outcome of the process; None while it runs."""
     code = process.exitcode  # read before the file: a process that ended has left all that it will leave
     try:
@@ -377,7 +379,7 @@ def _computed(outcome: CollectiveOutcome) -> str:
     return outcome.wrong or outcome.error or outcome.digest or f"right{_rate(outcome)}"
 
 
-_TARGETS: dict[str, Callable[[Part], None]] = {
+_TARGETS: dict[str, Callable[[CheckPart], None]] = {
     Check.ALL_TO_ALL: collectives.all_to_all,
     Check.ALL_GATHER: collectives.all_gather,
     Check.MATMUL: computing.matmul,

@@ -36,7 +36,7 @@ class GpuState(Frozen):
     compute_mode: int | None = None
 
 
-class MachineState(Frozen):
+class GpuStates(Frozen):
     """The settings of all GPUs."""
 
     gpus: tuple[GpuState, ...] = ()
@@ -45,7 +45,7 @@ class MachineState(Frozen):
 class Settings(Protocol):
     """Reads and restores GPU settings."""
 
-    def read(self) -> MachineState:
+    def read(self) -> GpuStates:
         """Return the current state; empty without GPUs."""
         ...
 
@@ -54,7 +54,7 @@ class Settings(Protocol):
         ...
 
 
-def changes(before: MachineState, after: MachineState) -> list[tuple[int, str, object, object]]:
+def changes(before: GpuStates, after: GpuStates) -> list[tuple[int, str, object, object]]:
     """Return (GPU, setting, before, after) of all that differs. Pure."""
     found: list[tuple[int, str, object, object]] = []
     if len(before.gpus) != len(after.gpus):
@@ -67,7 +67,7 @@ def changes(before: MachineState, after: MachineState) -> list[tuple[int, str, o
     return found
 
 
-def put_back(machine: str, settings: Settings, before: MachineState) -> list[Finding]:
+def put_back(machine: str, settings: Settings, before: GpuStates) -> list[Finding]:
     """Compare with ``before``, restore what a check changed, and report it; nothing when nothing changed."""
     findings = []
     for index, name, old, new in changes(before, settings.read()):
@@ -121,16 +121,16 @@ class NvmlSettings:
         "compute_mode": "nvmlDeviceSetComputeMode",
     }
 
-    def read(self) -> MachineState:
+    def read(self) -> GpuStates:
         """Return the current state."""
         nvml = _nvml()
         if nvml is None:
-            return MachineState()
+            return GpuStates()
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
-            return MachineState()
-        return MachineState(gpus=tuple(self._one(nvml, index) for index in range(count)))
+            return GpuStates()
+        return GpuStates(gpus=tuple(self._one(nvml, index) for index in range(count)))
 
     def restore(self, index: int, name: str, before: GpuState) -> str:
         """Restore one setting."""

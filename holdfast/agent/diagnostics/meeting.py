@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-    from holdfast.agent.diagnostics.collectives import Part
+    from holdfast.agent.diagnostics.collectives import CheckPart
 
 _POLL_S = 0.005
 _INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -27,7 +27,7 @@ _GIVEN = os.environ.get(_INTERFACE, "")
 """The site's own choice, as it was before any check."""
 
 
-def bind(part: Part) -> None:
+def bind(part: CheckPart) -> None:
     """Have gloo use the interface that leads to the other machine, or the loopback; what job or site chose stays.
 
     Each time: a process may have had another check before. By itself gloo takes the address of the host's name, which
@@ -57,7 +57,7 @@ def interface_to(host: str, port: int) -> str:
     return next((name for name, known in of_all if any(each.address == own for each in known)), "")
 
 
-def met(part: Part, offer: Mapping[str, object]) -> tuple[Store, Mapping[str, Any]]:
+def met(part: CheckPart, offer: Mapping[str, object]) -> tuple[Store, Mapping[str, Any]]:
     """Return the store of this attempt, and the other machine's offer; empty: it makes none."""
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def of_turn(store: Store, turn: int) -> Store:
     return PrefixStore(f"gpu{turn}", store) if turn else store
 
 
-def _meet(store: Store, part: Part, offer: str) -> tuple[str, str | None]:
+def _meet(store: Store, part: CheckPart, offer: str) -> tuple[str, str | None]:
     """Agree with the other machine on a name for this attempt; return it, and what the other offers.
 
     A check that is repeated on a store that is still there would read the addresses of the attempt before.

@@ -11,7 +11,7 @@ from holdfast import plugins
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.agent import Check, Command, Diagnose
 from holdfast.models.alert import Finding
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 
 
 async def diagnose(command: Diagnose, machine: str) -> list[Finding]:
@@ -22,7 +22,7 @@ async def diagnose(command: Diagnose, machine: str) -> list[Finding]:
     Raises:
         SettingsError: there is no such check.
     """
-    diagnosers, broken = plugins.load(Group.DIAGNOSERS)
+    diagnosers, broken = plugins.load(EntryPoints.DIAGNOSERS)
     for plugin in broken:
         if plugin.name == command.check:
             return [_not_run(command, machine, f"plug-in {plugin} is broken: {plugin.error}")]
@@ -48,7 +48,7 @@ async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
         SettingsError: it is broken, or returned no JSON object.
         UnavailableError: it did not end in time, or failed.
     """
-    commands, broken = plugins.load(Group.COMMANDS)
+    commands, broken = plugins.load(EntryPoints.COMMANDS)
     for plugin in broken:
         if plugin.name == command.name:
             raise SettingsError(f"plug-in {plugin} is broken on {machine}: {plugin.error}")

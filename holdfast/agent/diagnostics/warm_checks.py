@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.agent.diagnostics.collectives import STAY_S, Part
+from holdfast.agent.diagnostics.collectives import STAY_S, CheckPart
 
 _REUSE_S = STAY_S / 2
 _CLAIM_S = 0.1
@@ -58,7 +58,7 @@ class Bench:
         self._idle: list[tuple[float, Forked, Path]] = []
         self._leaving: list[Forked] = []
 
-    def start(self, target: Callable[[Part], None], part: Part) -> tuple[Forked, Path]:
+    def start(self, target: Callable[[CheckPart], None], part: CheckPart) -> tuple[Forked, Path]:
         """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order.
 
         With an environment of its own it gets a new one, which ends with it: libraries read theirs once.
@@ -113,7 +113,7 @@ class Bench:
             return None
 
 
-def _give(order: Path, target: Callable[[Part], None], part: Part) -> bool:
+def _give(order: Path, target: Callable[[CheckPart], None], part: CheckPart) -> bool:
     """Return whether the process took the order."""
     new = order.with_suffix(".new")
     new.write_text(json.dumps({"check": target.__name__, "part": asdict(part)}))

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from holdfast.agent.inspection import ports
-from holdfast.agent.inspection.gpm import Gpm, Load
+from holdfast.agent.inspection.gpm import Gpm, GpuLoad
 from holdfast.agent.inspection.nvml import Nvml
 from holdfast.agent.inspection.rates import Rates
 from holdfast.models.agent import Vitals
@@ -58,11 +58,11 @@ class Activity:
         """Return nothing: there is no fault to find."""
         return []
 
-    def _gpus(self) -> tuple[list[float], list[Load | None]]:
+    def _gpus(self) -> tuple[list[float], list[GpuLoad | None]]:
         """Return utilisation, and load, of each GPU that answers."""
         nvml = self._nvml.loaded()
         busy: list[float] = []
-        loads: list[Load | None] = []
+        loads: list[GpuLoad | None] = []
         if nvml is None:
             return busy, loads
         try:

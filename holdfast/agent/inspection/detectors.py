@@ -20,7 +20,7 @@ from holdfast.agent.inspection.mounts import Mounts
 from holdfast.agent.inspection.network import Network
 from holdfast.agent.inspection.nvml import Nvml
 from holdfast.agent.inspection.nvml_events import XidEvents
-from holdfast.agent.inspection.object_store import ObjectStore
+from holdfast.agent.inspection.object_store import ObjectStoreAnswers
 from holdfast.agent.inspection.oom_kills import OomKills
 from holdfast.agent.inspection.pressure import Pressure
 from holdfast.agent.inspection.raid import Raid
@@ -32,7 +32,7 @@ from holdfast.agent.inspection.throttled import Throttled
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.agent import Vitals
 from holdfast.paths import machine_dir
-from holdfast.plugins import Group
+from holdfast.plugins import EntryPoints
 from holdfast.policies.config.thresholds import DetectPolicy
 from holdfast.settings import Settings
 
@@ -72,7 +72,7 @@ def detectors(
         *_object_store(machine, settings, policy),
         *_of_tools(machine, policy, roots),
         *_notices(machine, settings, every.notices_s),
-        *plugins.make(Group.DETECTORS, machine, home, settings).values(),
+        *plugins.make(EntryPoints.DETECTORS, machine, home, settings).values(),
     )
     return made, lambda: activity.vitals
 
@@ -80,7 +80,7 @@ def detectors(
 def _object_store(machine: str, settings: Settings, policy: DetectPolicy) -> tuple[Detector, ...]:
     if not settings.stored_in_s3:
         return ()  # a package that brings a store may bring its detector
-    check = ObjectStore(settings.s3, policy.storage)
+    check = ObjectStoreAnswers(settings.s3, policy.storage)
     return (Steady(machine, check, policy.intervals.storage_s, blocking=True, on_command=False),)
 
 

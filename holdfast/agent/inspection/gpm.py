@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.models.base import Frozen
 
 
-class Load(Frozen):
+class GpuLoad(Frozen):
     """Load of one GPU since the last reading: shares from 0 to 1."""
 
     sm: float
@@ -26,7 +26,7 @@ class Gpm:
     def __init__(self) -> None:
         self._last: dict[int, Any] = {}
 
-    def read(self, nvml: Any, index: int, gpu: Any) -> Load | None:
+    def read(self, nvml: Any, index: int, gpu: Any) -> GpuLoad | None:
         """Return the load since the last reading; None at the first one, and where the GPU does not report it.
 
         Raises:
@@ -49,7 +49,7 @@ class Gpm:
             nvml.nvmlGpmSampleFree(before)
 
 
-def _between(nvml: Any, before: Any, now: Any) -> Load | None:
+def _between(nvml: Any, before: Any, now: Any) -> GpuLoad | None:
     asked = nvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
     asked.sample1, asked.sample2 = before, now
@@ -59,4 +59,4 @@ def _between(nvml: Any, before: Any, now: Any) -> Load | None:
     told = asked.metrics[:2]
     if any(each.nvmlReturn != nvml.NVML_SUCCESS for each in told):
         return None
-    return Load(sm=told[0].value / 100, tensor=told[1].value / 100)
+    return GpuLoad(sm=told[0].value / 100, tensor=told[1].value / 100)

@@ -37,7 +37,7 @@ REMOTE = frozenset(
 _OVERLAY = "fuse.fuse-overlayfs"
 
 
-class Probe(Protocol):
+class PathProbe(Protocol):
     """Looks at one path, in bounded time."""
 
     @property
@@ -64,12 +64,12 @@ class Mounts:
         self,
         own: Path,
         limits: StorageLimits,
-        probe: Callable[[Path, float], Probe] = MountProbe,
+        probe: Callable[[Path, float], PathProbe] = MountProbe,
         folder: Path | None = None,
     ) -> None:
         """``own``: what the machine needs in any case; ``folder``: its own alone, with what is mounted within it."""
         self._folder, self._limits, self._probe = folder, limits, probe
-        self._probes: dict[Path, Probe] = {}
+        self._probes: dict[Path, PathProbe] = {}
         self._find(own, *map(Path, limits.paths))
 
     def look(self) -> list[Sign]:
@@ -83,7 +83,7 @@ class Mounts:
             if path not in self._probes:
                 self._probes[path] = self._probe(path, self._limits.mount_timeout_s)
 
-    def _of(self, probe: Probe) -> Iterator[Sign]:
+    def _of(self, probe: PathProbe) -> Iterator[Sign]:
         found, device = probe.look(), str(probe.path)
         if found is None:
             limit = self._limits.mount_timeout_s

@@ -12,7 +12,7 @@ from holdfast.policies.config.thresholds import StorageLimits
 _NOT_IMPLEMENTED = 501
 
 
-class ObjectStore:
+class ObjectStoreAnswers:
     """Any answer below status 500 passes, as does that of a store without this request: rights are not tested here."""
 
     name = "object_store"

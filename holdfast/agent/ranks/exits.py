@@ -61,7 +61,7 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
 
 
 def _of_error(error: Mapping[str, Any]) -> Match | None:
-    return last_words.said(error) or last_words.behind(error)
+    return last_words.match_exception(error) or last_words.behind(error)
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:

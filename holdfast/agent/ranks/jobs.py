@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 Brought = TypeVar("Brought")
 
 
-class Jobs:
+class RunningJobs:
     """Runs of this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
 
     def __init__(

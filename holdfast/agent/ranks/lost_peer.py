@@ -10,7 +10,9 @@ from holdfast.policies.classify import last_words
 def explains(error: Exception) -> bool:
     """Return whether a lost peer explains ``error``: its cause is elsewhere."""
     text = "".join(traceback.format_exception(error))
-    found = last_words.said({"error_type": type(error).__name__, "message": str(error), "traceback": text})
+    found = last_words.match_exception(
+        {"error_type": type(error).__name__, "message": str(error), "traceback": text}
+    )
     return found is not None and found.pattern.cascade
 
 

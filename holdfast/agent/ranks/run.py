@@ -394,7 +394,7 @@ class Run:
         ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
         told = row.replayed or {}
         raised = {} if row.not_finite or row.replayed is not None else row.failed or {}
-        known = last_words.said(raised) if raised else None
+        known = last_words.match_exception(raised) if raised else None
         if row.replayed is not None:
             ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
         elif row.failed is not None:

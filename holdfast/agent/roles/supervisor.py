@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.agent.roles.replica import Means, Supervised
 from holdfast.errors import HoldfastError, UndyingError
-from holdfast.models.roles import TRAINER, Plan, Replica, ReplicaPhase, ReplicaState, RolesOfJob
+from holdfast.models.roles import TRAINER, Replica, ReplicaPhase, ReplicaState, RolePlan, RolesOfJob
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Supervisor:
         self._means = means
         self._code = code
         self._ranks = ranks
-        self._plan = Plan()
+        self._plan = RolePlan()
         self._replicas: dict[Key, Supervised] = {}
         self._generations: dict[Key, int] = {}
         self._news = asyncio.Event()
@@ -58,7 +58,7 @@ class Supervisor:
         """Whether any replica is here: what it started may have no mark."""
         return bool(self._replicas)
 
-    def take(self, plan: Plan | None) -> None:
+    def take(self, plan: RolePlan | None) -> None:
         """Go by ``plan`` from now on (None: by the present one); returns at once."""
         if plan is None or plan == self._plan:
             return
@@ -116,7 +116,7 @@ class Supervisor:
 
     async def stop_all(self) -> None:
         """End every replica, as when the agent ends or is cut off; the next plan starts them again."""
-        self._plan = Plan()
+        self._plan = RolePlan()
         async with self._turns:
             if not await self._end([*self._replicas]):
                 self._news.set()

@@ -48,7 +48,7 @@ SERVICE = "holdfast-machines"
 SELECTOR = f"{ROLE}=machine"
 
 
-class Evicted(Frozen):
+class EvictedNote(Frozen):
     """Content of a StatefulSet's annotation :data:`EVICTED`."""
 
     scope: Scope
@@ -118,7 +118,7 @@ def taken_numbers(first: int, n: int, version: str) -> Object:
     return {"metadata": {"resourceVersion": version}, "data": {"next": str(first + n)}}
 
 
-def intent_to_evict(why: Evicted) -> Object:
+def intent_to_evict(why: EvictedNote) -> Object:
     """Patch of a StatefulSet: it is being taken out, and a pod that is made again finds no node."""
     return {
         "metadata": {
@@ -170,12 +170,12 @@ def eviction(pod: Object, version: str, grace_s: int) -> Object:
     }
 
 
-def evicted(machine_set: Object) -> Evicted | None:
+def evicted(machine_set: Object) -> EvictedNote | None:
     """Return why a StatefulSet's machine is out of service; None: it is not."""
     annotations = machine_set["metadata"].get("annotations") or {}
     if not (told := annotations.get(EVICTED)):
         return None
-    return Evicted.model_validate_json(told).model_copy(
+    return EvictedNote.model_validate_json(told).model_copy(
         update={"pod_uid": annotations.get(EVICTED_POD) or ""}
     )
 

@@ -10,10 +10,10 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 from holdfast.drivers.base import Leaving, Supplied, require_unit
 from holdfast.drivers.kubernetes import bodies, pods
 from holdfast.drivers.kubernetes.api import Api, ConflictError, Object, now
-from holdfast.drivers.kubernetes.bodies import Evicted
+from holdfast.drivers.kubernetes.bodies import EvictedNote
 from holdfast.drivers.kubernetes.nodes import Nodes
 from holdfast.drivers.kubernetes.pods import Pods
-from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.drivers.kubernetes.roster import MachineNames
 from holdfast.drivers.kubernetes_settings import KubernetesSettings
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.models.incarnation import unit_of
@@ -45,7 +45,7 @@ class KubernetesDriver:
         self._machines = machines
         self._classes = (priority_class, standby_priority_class)
         self._sets = f"/apis/apps/v1/namespaces/{api.namespace}/statefulsets"
-        self._roster = Roster(api)
+        self._roster = MachineNames(api)
         self._nodes = Nodes(api)
         self._pods = Pods(api, budget_s)
 
@@ -275,10 +275,10 @@ class KubernetesDriver:
             retry_error_callback=lambda _: False,
         )(heard)
 
-    def _evicted(self, scope: Scope, reason: str, here: list[Object]) -> Evicted:
+    def _evicted(self, scope: Scope, reason: str, here: list[Object]) -> EvictedNote:
         name = next((pods.node_of(pod) for pod in here if pods.node_of(pod)), "")
         node = self._nodes.get(name) if name else None
-        return Evicted(
+        return EvictedNote(
             scope=scope,
             reason=reason,
             at=now(),
@@ -378,7 +378,7 @@ def _why_dead(pod: Object, nodes: Mapping[str, Object]) -> str:
     return "its pod is being deleted"
 
 
-def _fate(why: Evicted, nodes: Mapping[str, Object]) -> str:
+def _fate(why: EvictedNote, nodes: Mapping[str, Object]) -> str:
     """Describe the state of an evicted machine's node since."""
     if not why.node:
         return ""

@@ -13,7 +13,7 @@ _GROUP = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _RACE_S = 30.0
 
 
-class Roster:
+class MachineNames:
     """The ConfigMap ``holdfast-machines``; several processes may take names at once."""
 
     def __init__(self, api: Api) -> None:

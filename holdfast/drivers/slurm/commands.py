@@ -71,7 +71,7 @@ def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
     return CommandAnswer(status=done.returncode, out=done.stdout, err=done.stderr)
 
 
-class Commands:
+class SlurmCommands:
     """``sbatch``, ``squeue`` and the like, as one user of one cluster."""
 
     def __init__(

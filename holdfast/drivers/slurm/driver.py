@@ -21,10 +21,10 @@ from pathlib import Path
 
 from holdfast.drivers.base import Leaving, Supplied, require_unit
 from holdfast.drivers.slurm import listing
-from holdfast.drivers.slurm.commands import Commands, Runner, run_here
+from holdfast.drivers.slurm.commands import Runner, SlurmCommands, run_here
 from holdfast.drivers.slurm.listing import Allocation, Node
-from holdfast.drivers.slurm.nodes import MARK, Nodes
-from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
+from holdfast.drivers.slurm.nodes import MARK, SlurmNodes
+from holdfast.drivers.slurm.record import EvictedNode, HeldNode, RecordFile, SlurmRecord
 from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
@@ -92,8 +92,8 @@ class SlurmDriver:
             "HOLDFAST_PYTHON": python,
             "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
         }
-        self._slurm = Commands(self._env, patience_s=own.patience_s, command_s=own.command_s, run=run)
-        self._nodes = Nodes(self._slurm)
+        self._slurm = SlurmCommands(self._env, patience_s=own.patience_s, command_s=own.command_s, run=run)
+        self._nodes = SlurmNodes(self._slurm)
         self._file = RecordFile(self.home)
 
     def machines(self) -> list[Supplied]:
@@ -190,7 +190,7 @@ class SlurmDriver:
                 return
             require_unit(machine, incarnation, str(held.job))
             if held.evicted is None:
-                held = held.model_copy(update={"evicted": Evicted(scope=scope, reason=reason)})
+                held = held.model_copy(update={"evicted": EvictedNode(scope=scope, reason=reason)})
                 record = record.with_machine(machine, held)
                 self._file.write(record)
             assert held.evicted is not None
@@ -228,7 +228,7 @@ class SlurmDriver:
             waiting = (each for each in jobs.values() if each.id > held.job and not each.over)
             asked = next((each.id for each in waiting if each.comment.startswith(f"{kind}#")), None)
             new = asked or self._submit(kind, [f"--nodelist={machine}"])
-            self._file.write(record.with_machine(machine, Held(job=new)))
+            self._file.write(record.with_machine(machine, HeldNode(job=new)))
         self._started([new])
 
     def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
@@ -280,7 +280,7 @@ class SlurmDriver:
             if present is None or present.job == held.job:  # else Slurm gave us the node again meanwhile
                 self._file.write(record.without(machine))
 
-    def _look(self, *, locked: bool = False) -> tuple[Record, dict[int, Allocation]]:
+    def _look(self, *, locked: bool = False) -> tuple[SlurmRecord, dict[int, Allocation]]:
         """Return the record and our Slurm jobs by id; nodes of jobs that started since are machines from now on."""
         jobs = self._jobs()
         if not locked and not _arrived(self._file.read(), jobs):
@@ -291,7 +291,7 @@ class SlurmDriver:
         record = self._file.read()
         if arrived := _arrived(record, jobs):
             for job in arrived:
-                record = record.with_machine(job.node, Held(job=job.id))
+                record = record.with_machine(job.node, HeldNode(job=job.id))
             self._file.write(record)
         return record, jobs
 
@@ -307,7 +307,7 @@ class SlurmDriver:
         )
         return {job.id: job for job in listing.allocations(listed)}
 
-    def _known(self, record: Record, machine: str) -> Held | None:
+    def _known(self, record: SlurmRecord, machine: str) -> HeldNode | None:
         """Return the record's entry for ``machine``; None: it was given back."""
         if machine in record.machines:
             return record.machines[machine]
@@ -316,7 +316,7 @@ class SlurmDriver:
         known = ", ".join(record.machines) or "none"
         raise UnknownError(f"unknown machine {machine!r}. Machines: {known}.")
 
-    def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
+    def _exclude(self, record: SlurmRecord, jobs: Mapping[int, Allocation]) -> list[str]:
         """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones.
 
         It takes the place of one among the site's own options, whose nodes it names as well.
@@ -326,7 +326,7 @@ class SlurmDriver:
         own = _option(self._options, "--exclude", "-x")
         return [f"--exclude={','.join([*([own] if own else []), *known])}"] if known else []
 
-    def _keep_queued_off(self, record: Record, jobs: Mapping[int, Allocation]) -> None:
+    def _keep_queued_off(self, record: SlurmRecord, jobs: Mapping[int, Allocation]) -> None:
         """Exclude evicted nodes from jobs that were queued before the eviction."""
         queued = [job for job in jobs.values() if job.queued and job.comment.startswith(_ANY_NODE)]
         for job in queued:
@@ -449,7 +449,7 @@ class SlurmDriver:
             jobs = self._jobs(f"--jobs={job}")
         except UnknownError:
             return True  # forgotten since
-        return _ended(machine, Held(job=job), jobs)
+        return _ended(machine, HeldNode(job=job), jobs)
 
 
 def _looks(for_s: float) -> Iterator[None]:
@@ -463,7 +463,7 @@ def _looks(for_s: float) -> Iterator[None]:
         pause = min(2 * pause, POLL_MOST_S)
 
 
-def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]:
+def _arrived(record: SlurmRecord, jobs: Mapping[int, Allocation]) -> list[Allocation]:
     """Return jobs on nodes that the record does not list under them; not on evicted machines."""
     found = []
     for job in jobs.values():
@@ -478,18 +478,18 @@ def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]
     return found
 
 
-def _job_of(machine: str, held: Held, jobs: Mapping[int, Allocation]) -> Allocation | None:
+def _job_of(machine: str, held: HeldNode, jobs: Mapping[int, Allocation]) -> Allocation | None:
     """Return the machine's job; None: it is gone, or was requeued and runs on another node, as another machine."""
     job = jobs.get(held.job)
     return job if job is not None and job.node in ("", machine) else None
 
 
-def _ended(machine: str, held: Held, jobs: Mapping[int, Allocation]) -> bool:
+def _ended(machine: str, held: HeldNode, jobs: Mapping[int, Allocation]) -> bool:
     job = _job_of(machine, held, jobs)
     return job is None or job.over
 
 
-def _supplied(name: str, held: Held, job: Allocation | None, node: Node | None) -> Supplied:
+def _supplied(name: str, held: HeldNode, job: Allocation | None, node: Node | None) -> Supplied:
     told = (
         f"node {node.state.lower()}{'' if node.responds else ', does not respond'}"
         if node

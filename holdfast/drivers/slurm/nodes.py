@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from holdfast.drivers.slurm import listing
-from holdfast.drivers.slurm.commands import Commands
+from holdfast.drivers.slurm.commands import SlurmCommands
 from holdfast.drivers.slurm.listing import Node
 from holdfast.errors import HoldfastError, RefusedError, UnknownError
 
@@ -36,10 +36,10 @@ _PORT = "6818"
 _PORT_OF_ALL = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
 
 
-class Nodes:
+class SlurmNodes:
     """All nodes that ``slurm`` lists."""
 
-    def __init__(self, slurm: Commands) -> None:
+    def __init__(self, slurm: SlurmCommands) -> None:
         self._slurm = slurm
         self._port = ""
 

@@ -12,7 +12,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
 
 
-class Evicted(Frozen):
+class EvictedNode(Frozen):
     """Why a machine is out of service."""
 
     scope: Scope
@@ -21,28 +21,28 @@ class Evicted(Frozen):
     """The reason that the node carries in Slurm since; empty: it was not drained."""
 
 
-class Held(Frozen):
+class HeldNode(Frozen):
     """One machine: a node, and the job that allocates it to us."""
 
     job: int
-    evicted: Evicted | None = None
+    evicted: EvictedNode | None = None
 
 
-class Record(Frozen):
+class SlurmRecord(Frozen):
     """All machines by their node's name, and what was given back."""
 
-    machines: Mapping[str, Held] = {}
+    machines: Mapping[str, HeldNode] = {}
     retired: frozenset[str] = frozenset()
     """Names that were ours once."""
 
-    def with_machine(self, name: str, held: Held) -> Record:
+    def with_machine(self, name: str, held: HeldNode) -> SlurmRecord:
         """Return the record with ``name`` set to ``held``."""
-        return Record(machines={**self.machines, name: held}, retired=self.retired - {name})
+        return SlurmRecord(machines={**self.machines, name: held}, retired=self.retired - {name})
 
-    def without(self, name: str) -> Record:
+    def without(self, name: str) -> SlurmRecord:
         """Return the record without ``name``, which is remembered as retired."""
         left = {known: held for known, held in self.machines.items() if known != name}
-        return Record(machines=left, retired=self.retired | {name})
+        return SlurmRecord(machines=left, retired=self.retired | {name})
 
 
 class RecordFile:
@@ -51,19 +51,19 @@ class RecordFile:
     def __init__(self, home: Path) -> None:
         self._path = home.resolve() / "slurm.json"
 
-    def read(self) -> Record:
+    def read(self) -> SlurmRecord:
         """Return the record as it stands."""
         try:
-            return Record.model_validate_json(self._path.read_bytes())
+            return SlurmRecord.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
-            return Record()
+            return SlurmRecord()
 
-    def write(self, record: Record) -> None:
+    def write(self, record: SlurmRecord) -> None:
         """Replace it; only within :meth:`changing`."""
         durable.write(self._path, record.model_dump_json(indent=1), "slurm")
 
     @contextmanager
-    def changing(self) -> Iterator[Record]:
+    def changing(self) -> Iterator[SlurmRecord]:
         """Yield the record under its lock, so that no other process changes it."""
         with locked(self._path.with_suffix(".lock")):
             yield self.read()

@@ -11,7 +11,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.location import Location
 from holdfast.models.names import Incarnation, MachineName, ObjectKey, RunName
 from holdfast.models.replica import StateDigests
-from holdfast.models.roles import Plan, ReplicaState
+from holdfast.models.roles import ReplicaState, RolePlan
 
 
 class Register(Frozen):
@@ -72,7 +72,7 @@ class Heard(Frozen):
     """False: the machine is being evicted; what it was granted before is not prolonged."""
     witnesses: tuple[Witness, ...] = ()
     """Machines elsewhere in the fleet."""
-    plan: Plan | None = None
+    plan: RolePlan | None = None
     """Replicas that it is to run; None: as before."""
     term: int = Field(0, ge=0)
     """Grows with every change of the gateway that leads; 0: it is the only one, or of an older release."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from holdfast.models.alert_kinds.meaning import Meaning
 
 
-class Scope(StrEnum):
+class SignalScope(StrEnum):
     """The thing that a signal is about."""
 
     RANK = "rank"
@@ -23,7 +23,7 @@ class Scope(StrEnum):
     """Asked for by a person: kept and done later rather than swallowed by another incident."""
 
 
-OF_A_MACHINE = frozenset({Scope.GPU, Scope.NETWORK, Scope.HOST, Scope.MACHINE})
+OF_A_MACHINE = frozenset({SignalScope.GPU, SignalScope.NETWORK, SignalScope.HOST, SignalScope.MACHINE})
 """True for as long as this incarnation of the machine serves the job, in any epoch."""
 
 
@@ -43,7 +43,7 @@ class Kind:
     """The row of a kind."""
 
     name: str
-    scope: Scope
+    scope: SignalScope
     says: str
     """One sentence for the docs."""
     meaning: Meaning

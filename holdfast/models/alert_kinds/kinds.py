@@ -14,7 +14,7 @@ from holdfast.models.alert_kinds import (
     of_outside,
     of_ranks,
 )
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 
 
 class AlertKind(StrEnum):
@@ -95,16 +95,16 @@ class AlertKind(StrEnum):
     PLANNED_MOVE = of_outside.PLANNED_MOVE
 
 
-def of_scope(*scopes: Scope) -> frozenset[AlertKind]:
+def of_scope(*scopes: SignalScope) -> frozenset[AlertKind]:
     """Return the kinds that are about one of ``scopes``."""
     return frozenset(kind for kind in AlertKind if kind.row.scope in scopes)
 
 
-GPU_KINDS = of_scope(Scope.GPU)
-NETWORK_KINDS = of_scope(Scope.NETWORK)
+GPU_KINDS = of_scope(SignalScope.GPU)
+NETWORK_KINDS = of_scope(SignalScope.NETWORK)
 """These come and go by themselves, so their repetition is evidence: the same one twice is two signals."""
-HOST_KINDS = of_scope(Scope.HOST)
-HUMAN_KINDS = of_scope(Scope.PERSON)
+HOST_KINDS = of_scope(SignalScope.HOST)
+HUMAN_KINDS = of_scope(SignalScope.PERSON)
 """Asked for by a person: kept and done later rather than swallowed by another incident."""
 MACHINE_KINDS = frozenset(kind for kind in AlertKind if kind.row.of_a_machine)
 """Signals of a machine: true for as long as this incarnation of it serves the job, in any epoch."""

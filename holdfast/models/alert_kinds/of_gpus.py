@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import AtALook, Kind, Scope
+from holdfast.models.alert_kinds.kind import AtALook, Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import Beside, alone, explains
 from holdfast.models.classes import IncidentClass
 
@@ -10,7 +10,7 @@ _EVERY = "intervals.gpu_s"
 
 GPU_LOST = Kind(
     "gpu_lost",
-    Scope.GPU,
+    SignalScope.GPU,
     "A GPU or its driver is gone or unavailable: fell off the bus, needs a reset, is not enumerated, does not answer.",
     evidence="error",
     # ByteRobust (arXiv 2509.16293, section 4): an unavailable GPU is evicted without stop-time checks.
@@ -21,7 +21,7 @@ GPU_LOST = Kind(
 )
 XID = Kind(
     "xid",
-    Scope.GPU,
+    SignalScope.GPU,
     "The driver reported an Xid, in the kernel log or as an NVML event.",
     evidence="xid, pci, pid, process, action (of the catalogue, or the one that Xid 154 names), line",
     identified_by=("xid",),
@@ -32,7 +32,7 @@ XID = Kind(
 )
 SXID = Kind(
     "sxid",
-    Scope.GPU,
+    SignalScope.GPU,
     "The NVSwitch driver reported an SXid.",
     evidence="sxid, pci, fatal, link, line",
     identified_by=("sxid",),
@@ -43,7 +43,7 @@ SXID = Kind(
 )
 GPU_ECC_UNCORRECTABLE = Kind(
     "gpu_ecc_uncorrectable",
-    Scope.GPU,
+    SignalScope.GPU,
     "New uncorrectable memory errors.",
     meaning=alone(IncidentClass.MACHINE_FAULT),
     precedence=150,
@@ -51,7 +51,7 @@ GPU_ECC_UNCORRECTABLE = Kind(
 )
 GPU_ECC_CORRECTABLE = Kind(
     "gpu_ecc_correctable",
-    Scope.GPU,
+    SignalScope.GPU,
     "More correctable memory errors per hour than a healthy GPU has.",
     meaning=explains(IncidentClass.JOB_CRASH, Beside.EXIT),
     precedence=240,
@@ -60,7 +60,7 @@ GPU_ECC_CORRECTABLE = Kind(
 )
 GPU_ROW_REMAP_PENDING = Kind(
     "gpu_row_remap_pending",
-    Scope.GPU,
+    SignalScope.GPU,
     "A memory row waits for a reset of the GPU to be remapped.",
     meaning=explains(IncidentClass.JOB_CRASH, Beside.EXIT),
     precedence=230,
@@ -68,7 +68,7 @@ GPU_ROW_REMAP_PENDING = Kind(
 )
 GPU_ROW_REMAP_FAILED = Kind(
     "gpu_row_remap_failed",
-    Scope.GPU,
+    SignalScope.GPU,
     "A bad memory row could not be remapped: the GPU has to be replaced.",
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),
     precedence=140,
@@ -76,7 +76,7 @@ GPU_ROW_REMAP_FAILED = Kind(
 )
 GPU_TEMPERATURE = Kind(
     "gpu_temperature",
-    Scope.GPU,
+    SignalScope.GPU,
     "A GPU or its memory is too hot.",
     evidence="sensor (core or memory)",
     meaning=explains(IncidentClass.FAIL_SLOW, Beside.SLOW, Beside.EXIT),
@@ -87,7 +87,7 @@ GPU_TEMPERATURE = Kind(
 )
 GPU_THROTTLED = Kind(
     "gpu_throttled",
-    Scope.GPU,
+    SignalScope.GPU,
     "The hardware holds a GPU's clocks down.",
     evidence="reasons (hw_slowdown, hw_thermal, hw_power_brake, sw_thermal)",
     meaning=explains(IncidentClass.FAIL_SLOW, Beside.SLOW),
@@ -97,7 +97,7 @@ GPU_THROTTLED = Kind(
 )
 GPU_PCIE_LINK = Kind(
     "gpu_pcie_link",
-    Scope.GPU,
+    SignalScope.GPU,
     "A GPU's PCIe link runs, under load, at a lower generation or width than it can.",
     evidence="generation, width, best_generation, best_width",
     meaning=explains(IncidentClass.FAIL_SLOW, Beside.SLOW),
@@ -108,7 +108,7 @@ GPU_PCIE_LINK = Kind(
 )
 GPU_PCIE_REPLAYS = Kind(
     "gpu_pcie_replays",
-    Scope.GPU,
+    SignalScope.GPU,
     "A GPU's PCIe link repeats packets more often than a good link does.",
     meaning=explains(IncidentClass.FAIL_SLOW, Beside.SLOW),
     precedence=820,
@@ -117,7 +117,7 @@ GPU_PCIE_REPLAYS = Kind(
 )
 NVLINK_ERROR = Kind(
     "nvlink_error",
-    Scope.GPU,
+    SignalScope.GPU,
     "An NVLink that was up is down, or counts errors.",
     evidence="link, counter (state, replay, recovery, crc_flit, crc_data)",
     meaning=explains(IncidentClass.JOB_CRASH, Beside.EXIT, Beside.HANG, Beside.SLOW),
@@ -127,7 +127,7 @@ NVLINK_ERROR = Kind(
 )
 GPU_SETTINGS = Kind(
     "gpu_settings",
-    Scope.GPU,
+    SignalScope.GPU,
     "Persistence mode is off, or application clocks or the power limit are not as on the machine's other GPUs.",
     evidence="setting",
     meaning=explains(IncidentClass.FAIL_SLOW, Beside.SLOW),
@@ -138,7 +138,7 @@ GPU_SETTINGS = Kind(
 )
 DCGM_HEALTH = Kind(
     "dcgm_health",
-    Scope.GPU,
+    SignalScope.GPU,
     "DCGM's health watches, where `dcgmi` is installed, report a failure or a warning.",
     evidence="level (fail, warn), system, code",
     meaning=alone(IncidentClass.MACHINE_FAULT),
@@ -149,7 +149,7 @@ DCGM_HEALTH = Kind(
 )
 DCGM_DIAG = Kind(
     "dcgm_diag",
-    Scope.GPU,
+    SignalScope.GPU,
     "A test of `dcgmi diag` failed, as monitors outside report it.",
     evidence="test, level",
     meaning=alone(IncidentClass.MACHINE_FAULT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import AtALook, Kind, Scope
+from holdfast.models.alert_kinds.kind import AtALook, Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import NEVER, Beside, again, alone, explains
 from holdfast.models.classes import IncidentClass
 
@@ -10,7 +10,7 @@ _EVERY = "intervals.host_s"
 
 CPU_PRESSURE = Kind(
     "cpu_pressure",
-    Scope.HOST,
+    SignalScope.HOST,
     "Processes wait for a processor (pressure stall information), or their control group has used up its processor "
     "quota.",
     evidence="device (pressure or quota), value, limit (share of time, of the quota's periods)",
@@ -29,7 +29,7 @@ CPU_PRESSURE = Kind(
 )
 MEMORY_PRESSURE = Kind(
     "memory_pressure",
-    Scope.HOST,
+    SignalScope.HOST,
     "Memory is nearly used up, or processes stall for it.",
     evidence="value, limit",
     meaning=explains(IncidentClass.HOST_PRESSURE, Beside.KILLED, Beside.HANG),
@@ -40,7 +40,7 @@ MEMORY_PRESSURE = Kind(
 )
 DISK_FULL = Kind(
     "disk_full",
-    Scope.HOST,
+    SignalScope.HOST,
     "Too little space is left.",
     evidence="device, value, limit (bytes)",
     meaning=explains(IncidentClass.STORAGE_FAULT, Beside.RAISED, confidence=0.9),
@@ -51,7 +51,7 @@ DISK_FULL = Kind(
 )
 INODES_FULL = Kind(
     "inodes_full",
-    Scope.HOST,
+    SignalScope.HOST,
     "Too few inodes are left.",
     evidence="device, value, limit (share)",
     meaning=explains(IncidentClass.STORAGE_FAULT, Beside.RAISED, confidence=0.9),
@@ -62,7 +62,7 @@ INODES_FULL = Kind(
 )
 MOUNT_READONLY = Kind(
     "mount_readonly",
-    Scope.HOST,
+    SignalScope.HOST,
     "A mount that has to be written is read-only.",
     evidence="device",
     meaning=alone(IncidentClass.STORAGE_FAULT, beside=(Beside.RAISED, Beside.HANG)),
@@ -72,7 +72,7 @@ MOUNT_READONLY = Kind(
 )
 MOUNT_UNRESPONSIVE = Kind(
     "mount_unresponsive",
-    Scope.HOST,
+    SignalScope.HOST,
     "A mount does not answer within its time, or is stale or gone.",
     evidence="device, value, limit (seconds), recovers (a line of the kernel log)",
     meaning=again(IncidentClass.STORAGE_FAULT, Beside.RAISED, Beside.HANG),
@@ -84,7 +84,7 @@ MOUNT_UNRESPONSIVE = Kind(
 )
 CLOCK_SKEW = Kind(
     "clock_skew",
-    Scope.HOST,
+    SignalScope.HOST,
     "The machine's clock is off, by the time that its heartbeats carry.",
     evidence="value, limit (seconds)",
     meaning=NEVER,
@@ -94,7 +94,7 @@ CLOCK_SKEW = Kind(
 )
 STORAGE_UNREACHABLE = Kind(
     "storage_unreachable",
-    Scope.HOST,
+    SignalScope.HOST,
     "Remote storage (S3, HDFS) does not answer.",
     evidence="endpoint, error",
     meaning=explains(IncidentClass.EXTERNAL_SERVICE, Beside.RAISED, same_machine=False),
@@ -106,7 +106,7 @@ STORAGE_UNREACHABLE = Kind(
 )
 CONTAINER_ERROR = Kind(
     "container_error",
-    Scope.HOST,
+    SignalScope.HOST,
     "The container runtime failed (image, sandbox, eviction by the kubelet), as monitors outside report it.",
     evidence="reason",
     meaning=explains(IncidentClass.JOB_CRASH, Beside.EXIT),
@@ -114,7 +114,7 @@ CONTAINER_ERROR = Kind(
 )
 HOST_FAULT = Kind(
     "host_fault",
-    Scope.HOST,
+    SignalScope.HOST,
     "Any other check of a machine: a pattern of the [kernel log](../policies/kernel_log.yaml), a monitor outside, a "
     "plug-in. Its `check` names it.",
     evidence="check",
@@ -124,7 +124,7 @@ HOST_FAULT = Kind(
 )
 MACHINE_LOST = Kind(
     "machine_lost",
-    Scope.MACHINE,
+    SignalScope.MACHINE,
     "No heartbeats of an agent, and a probe of it fails too, while others are heard.",
     evidence="missed_s, probe",
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import alone
 from holdfast.models.classes import IncidentClass
 
 HANG = Kind(
     "hang",
-    Scope.JOB,
+    SignalScope.JOB,
     "No progress: two of four signals in one window, or what GPUs and ports show alone.",
     evidence="signals, silent_s, window_s, ranks",
     meaning=alone(IncidentClass.JOB_HANG),
@@ -17,7 +17,7 @@ HANG = Kind(
 )
 NON_FINITE = Kind(
     "non_finite",
-    Scope.JOB,
+    SignalScope.JOB,
     "Loss or gradient norm of a rank is NaN or infinite.",
     evidence="step, metric, value",
     # ByteRobust (arXiv 2509.16293, section 4): NaN and a jump of 5x are fault signals.
@@ -26,7 +26,7 @@ NON_FINITE = Kind(
 )
 METRIC_JUMP = Kind(
     "metric_jump",
-    Scope.JOB,
+    SignalScope.JOB,
     "Loss or gradient norm of a rank is a multiple of its median, for some steps.",
     evidence="step, metric, value, median, factor",
     meaning=alone(IncidentClass.SILENT_CORRUPTION, 0.6),
@@ -35,7 +35,7 @@ METRIC_JUMP = Kind(
 )
 REPLICA_DIFFERS = Kind(
     "replica_differs",
-    Scope.JOB,
+    SignalScope.JOB,
     "Weights or optimizer state of data-parallel ranks, which must be the same bit for bit, are not.",
     evidence="step, ranks (odd ones), paths, last_good_step (at which they were the same), detail; names a machine "
     "when a majority is right",
@@ -46,7 +46,7 @@ REPLICA_DIFFERS = Kind(
 )
 THROUGHPUT_DECLINE = Kind(
     "throughput_decline",
-    Scope.JOB,
+    SignalScope.JOB,
     "Steps take lastingly longer than the job's own median, checkpoint stalls left out.",
     evidence="value, limit, median (seconds), ranks (slowest)",
     meaning=alone(IncidentClass.FAIL_SLOW, 0.8),
@@ -56,7 +56,7 @@ THROUGHPUT_DECLINE = Kind(
 )
 MFU_DECLINE = Kind(
     "mfu_decline",
-    Scope.JOB,
+    SignalScope.JOB,
     "Model FLOPs utilisation (`session.step(..., mfu=)`) is lastingly lower than the job's own median.",
     evidence="value, limit, median (share)",
     meaning=alone(IncidentClass.FAIL_SLOW, 0.8),
@@ -66,7 +66,7 @@ MFU_DECLINE = Kind(
 )
 STRAGGLER = Kind(
     "straggler",
-    Scope.JOB,
+    SignalScope.JOB,
     "A rank is lastingly slower in one phase than its peers of the same pipeline stage.",
     evidence="phase, value, median (seconds), factor, rounds",
     meaning=alone(IncidentClass.FAIL_SLOW, 0.7),
@@ -77,7 +77,7 @@ STRAGGLER = Kind(
 )
 UNRESTORABLE = Kind(
     "unrestorable",
-    Scope.JOB,
+    SignalScope.JOB,
     "A rehearsal of a restore failed while the job runs.",
     evidence="step, tier, problems (path in the state, what is wrong), detail",
     # What would be lost with the next fault: any other signal comes first.

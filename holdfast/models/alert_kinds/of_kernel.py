@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import Beside, alone, explains
 from holdfast.models.classes import IncidentClass
 
@@ -10,7 +10,7 @@ _EVERY = "intervals.kernel_log_s"
 
 KERNEL_PANIC = Kind(
     "kernel_panic",
-    Scope.HOST,
+    SignalScope.HOST,
     "The kernel panicked, oopsed, or a processor locked up.",
     evidence="what, line",
     meaning=alone(IncidentClass.MACHINE_FAULT),
@@ -20,7 +20,7 @@ KERNEL_PANIC = Kind(
 )
 OOM_KILL = Kind(
     "oom_kill",
-    Scope.HOST,
+    SignalScope.HOST,
     "The kernel killed a process to get memory back: its line in the log, or its count for the host or container.",
     evidence="pid, process, cgroup (True: the job's own limit), line",
     meaning=explains(IncidentClass.HOST_PRESSURE, Beside.KILLED, confidence=0.9),
@@ -29,7 +29,7 @@ OOM_KILL = Kind(
 )
 SEGFAULT = Kind(
     "segfault",
-    Scope.HOST,
+    SignalScope.HOST,
     "A process died of a segmentation fault.",
     evidence="pid, process, library (`libnccl.so.2`), line",
     meaning=explains(IncidentClass.JOB_CRASH, Beside.EXIT),
@@ -38,7 +38,7 @@ SEGFAULT = Kind(
 )
 FILESYSTEM_ERROR = Kind(
     "filesystem_error",
-    Scope.HOST,
+    SignalScope.HOST,
     "A file system reports corruption, or was remounted read-only because of it.",
     evidence="filesystem, device, line",
     meaning=alone(IncidentClass.STORAGE_FAULT, beside=(Beside.RAISED, Beside.HANG)),
@@ -47,7 +47,7 @@ FILESYSTEM_ERROR = Kind(
 )
 DISK_FAULT = Kind(
     "disk_fault",
-    Scope.HOST,
+    SignalScope.HOST,
     "A disk does not read or write any more: I/O errors, controller resets, or the state folder is gone.",
     # ByteRobust (arXiv 2509.16293, section 4): a disk fault is evicted without stop-time checks.
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),

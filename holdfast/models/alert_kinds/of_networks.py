@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import Beside, again, alone, explains
 from holdfast.models.classes import IncidentClass
 
@@ -11,7 +11,7 @@ _EVERY = "intervals.network_s"
 # ByteRobust (arXiv 2509.16293, section 4): network alerts act at the second within five minutes.
 NIC_DOWN = Kind(
     "nic_down",
-    Scope.NETWORK,
+    SignalScope.NETWORK,
     "An InfiniBand or Ethernet port that was up is down.",
     evidence="device, state",
     meaning=again(IncidentClass.NETWORK_FAULT, Beside.RAISED, Beside.HANG),
@@ -23,7 +23,7 @@ NIC_DOWN = Kind(
 )
 NIC_FLAPPING = Kind(
     "nic_flapping",
-    Scope.NETWORK,
+    SignalScope.NETWORK,
     "A port went down and came back.",
     evidence="device, value (changes in the window)",
     meaning=again(IncidentClass.NETWORK_FAULT, Beside.RAISED, Beside.HANG),
@@ -35,7 +35,7 @@ NIC_FLAPPING = Kind(
 )
 NIC_ERRORS = Kind(
     "nic_errors",
-    Scope.NETWORK,
+    SignalScope.NETWORK,
     "A port's error counters grow: symbol errors, link recoveries, CRC errors.",
     evidence="device, counter",
     meaning=explains(IncidentClass.NETWORK_FAULT, Beside.HANG, Beside.SLOW, confidence=0.7),
@@ -46,7 +46,7 @@ NIC_ERRORS = Kind(
 )
 PACKET_LOSS = Kind(
     "packet_loss",
-    Scope.NETWORK,
+    SignalScope.NETWORK,
     "A port drops packets.",
     evidence="device, value and limit (share of its packets)",
     meaning=again(IncidentClass.NETWORK_FAULT, Beside.RAISED, Beside.HANG, Beside.SLOW),
@@ -57,7 +57,7 @@ PACKET_LOSS = Kind(
 )
 SWITCH_DOWN = Kind(
     "switch_down",
-    Scope.JOB,
+    SignalScope.JOB,
     "Several machines under one switch lost the network at once, in two rounds in a row.",
     evidence="switch, machines; names no machine",
     meaning=alone(IncidentClass.NETWORK_FAULT, beside=(Beside.RAISED, Beside.HANG), same_machine=False),

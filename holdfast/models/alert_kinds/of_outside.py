@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import NEVER, Beside, explains
 from holdfast.models.classes import IncidentClass
 
 EXTERNAL_SERVICE = Kind(
     "external_service",
-    Scope.JOB,
+    SignalScope.JOB,
     "A service that the job needs does not answer: tracker, licence server, data service.",
     evidence="service, error",
     meaning=explains(IncidentClass.EXTERNAL_SERVICE, Beside.RAISED, same_machine=False),
@@ -16,7 +16,7 @@ EXTERNAL_SERVICE = Kind(
 )
 MANUAL = Kind(
     "manual",
-    Scope.PERSON,
+    SignalScope.PERSON,
     "Raised by a person.",
     evidence="by, text, class",
     meaning=NEVER,
@@ -25,7 +25,7 @@ MANUAL = Kind(
 )
 CODE_UPDATE = Kind(
     "code_update",
-    Scope.PERSON,
+    SignalScope.PERSON,
     "An engineer ships a change.",
     evidence="version, when (now or lazy), text, by",
     identified_by=("version",),
@@ -35,7 +35,7 @@ CODE_UPDATE = Kind(
 )
 PLANNED_MOVE = Kind(
     "planned_move",
-    Scope.PERSON,
+    SignalScope.PERSON,
     "A job is asked to leave a machine that works.",
     evidence="source, text, by, to (standby that is wanted), deadline_at (Unix seconds)",
     meaning=NEVER,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert_kinds.kind import Kind, Scope
+from holdfast.models.alert_kinds.kind import Kind, SignalScope
 from holdfast.models.alert_kinds.meaning import NEVER
 
 RANK_EXIT = Kind(
     "rank_exit",
-    Scope.RANK,
+    SignalScope.RANK,
     "A rank ended by itself with a failure: exit code, signal, traceback, last lines of its log.",
     evidence="exit_code, signal, traceback, error_type, message, user_frame, cascade (only lost its peer), pattern and "
     "cause (name and cause in the registry of log patterns), log_tail, failed_at (when it reported the failure, "
@@ -18,7 +18,7 @@ RANK_EXIT = Kind(
 )
 RANK_LOG = Kind(
     "rank_log",
-    Scope.RANK,
+    SignalScope.RANK,
     "A line in the log of a rank that still runs matches a [pattern](../policies/rank_log.yaml).",
     evidence="pattern, cause, cascade, line, count",
     meaning=NEVER,

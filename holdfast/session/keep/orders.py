@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.agent import wire
 
 
-class Orders:
+class EpochOrders:
     """The orders for one epoch of this process."""
 
     def __init__(self, control: Path, on_end: Callable[[], None]) -> None:

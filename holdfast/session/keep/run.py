@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 
 from holdfast.agent.wire import Sender
 from holdfast.errors import CheckpointError
-from holdfast.session.context import Context
+from holdfast.session.context import RankContext
 from holdfast.session.keep import groups, live
 from holdfast.session.keep.main_thread import EpochOver, MainThread
-from holdfast.session.keep.orders import Orders
-from holdfast.session.report import Reporter
+from holdfast.session.keep.orders import EpochOrders
+from holdfast.session.report import RankReporter
 
 Value = TypeVar("Value")
 
@@ -43,7 +43,7 @@ def run(train: Callable[[], Value]) -> Value:
     Raises:
         ValueError: this is not the main thread.
     """
-    context = Context.read(os.environ)
+    context = RankContext.read(os.environ)
     if context is None or context.replay_steps is not None:
         return train()
     main = MainThread()
@@ -62,11 +62,11 @@ class _Done(Generic[Value]):
 
 def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
     """Call ``train`` in the epoch that the environment names; None: it is over, and the next one has begun."""
-    context = Context.read(os.environ)
+    context = RankContext.read(os.environ)
     assert context is not None
-    reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
+    reporter = RankReporter(Sender(context.socket), context.rank, context.epoch)
     try:
-        orders = Orders(context.control, lambda: main.drive_out(context.epoch, groups.break_off))
+        orders = EpochOrders(context.control, lambda: main.drive_out(context.epoch, groups.break_off))
     except OSError as error:
         sys.stderr.write(f"holdfast: this process cannot be kept: {error}\n")
         return _Done(train())
@@ -91,7 +91,9 @@ class _Left:
     """The error with which it lost a peer; None: its agent ordered it to leave."""
 
 
-def _left(train: Callable[[], Value], main: MainThread, orders: Orders, epoch: int) -> _Done[Value] | _Left:
+def _left(
+    train: Callable[[], Value], main: MainThread, orders: EpochOrders, epoch: int
+) -> _Done[Value] | _Left:
     """Call ``train``; return how it ended.
 
     Raises:
@@ -150,7 +152,7 @@ def _finish_on_device() -> None:
         torch.cuda.synchronize()
 
 
-def _await_next(orders: Orders, reporter: Reporter, lost: Exception | None) -> None:
+def _await_next(orders: EpochOrders, reporter: RankReporter, lost: Exception | None) -> None:
     """Return when the agent has ordered the next epoch and this process is in it.
 
     Raises:
@@ -173,9 +175,9 @@ def _await_next(orders: Orders, reporter: Reporter, lost: Exception | None) -> N
         time.sleep(pause)
         pause = min(pause * 1.2, 0.005)
     rank_main.go_on(order)
-    context = Context.read(os.environ)
+    context = RankContext.read(os.environ)
     assert context is not None
-    Reporter(Sender(context.socket), context.rank, context.epoch).send("joined")
+    RankReporter(Sender(context.socket), context.rank, context.epoch).send("joined")
 
 
 def _free_memory() -> None:

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.kind import Kind
+from holdfast.storage.checkpoints.format.kind import ValueKind
 from holdfast.storage.checkpoints.format.kinds import PLAIN, kind_of
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.format.places import Path, dotted, refused
@@ -28,7 +28,7 @@ from holdfast.storage.checkpoints.format.tensor_facts import (
     is_distributed,
     is_transparent,
     is_unreduced,
-    placements_told,
+    plain_placements,
     unusual_stride,
 )
 from holdfast.storage.checkpoints.load.safe_load import load_object
@@ -158,7 +158,7 @@ class Encoder:
             (self.stock.note_all if dict in kinds else self.stock.note)(value, path)
         return kinds
 
-    def _down(self, known: Kind, value: Any, path: Path, *, within: bool) -> Any:
+    def _down(self, known: ValueKind, value: Any, path: Path, *, within: bool) -> Any:
         try:
             return known.down(
                 value,
@@ -220,7 +220,7 @@ class Encoder:
         self.items[name] = value
         # Stock torch rebuilds the name from the path. At this one it finds another rank's, or none.
         self.paths[name] = (name,) if name.startswith(OWN) else path
-        placements = placements_told(value) if isinstance(value, DTensor) else None
+        placements = plain_placements(value) if isinstance(value, DTensor) else None
         alias = self._same(value, name)
         if alias is not None:
             return "@same", name, alias
@@ -271,7 +271,7 @@ class Encoder:
             local = write(value._local_tensor, path)
         finally:
             self._alone = False
-        return "@local", local, placements_told(value), tuple(value.shape), tuple(value.stride())
+        return "@local", local, plain_placements(value), tuple(value.shape), tuple(value.stride())
 
     def _opaque(self, value: Any, path: Path) -> Any:
         """Return an object that the safe unpickler makes again, tried once for each type and path."""

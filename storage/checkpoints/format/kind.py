@@ -10,7 +10,7 @@ Down = Callable[[Any, str], Any]
 Up = Callable[[Any], Any]
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """One kind of value."""
 
     tag: str

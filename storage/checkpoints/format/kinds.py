@@ -24,7 +24,7 @@ import torch
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format import script_classes
-from holdfast.storage.checkpoints.format.kind import Down, Kind, Up
+from holdfast.storage.checkpoints.format.kind import Down, Up, ValueKind
 
 PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes)
 """Written as they are."""
@@ -167,43 +167,43 @@ def _zone(value: datetime.datetime) -> datetime.datetime:
     return value
 
 
-def _kind(tag: str, down: Callable[[Any], Any], up: Callable[[Any], Any]) -> Kind:
+def _kind(tag: str, down: Callable[[Any], Any], up: Callable[[Any], Any]) -> ValueKind:
     """Return a kind whose data needs no more encoding than tuples, lists and dictionaries have."""
-    return Kind(tag, lambda value, inner: inner(down(value), ""), lambda data, inner: up(inner(data)))
+    return ValueKind(tag, lambda value, inner: inner(down(value), ""), lambda data, inner: up(inner(data)))
 
 
-def _items(tag: str, up: Callable[[list[Any]], Any]) -> Kind:
+def _items(tag: str, up: Callable[[list[Any]], Any]) -> ValueKind:
     """Return a kind that is a series of values."""
-    return Kind(tag, _listed, lambda data, inner: up([inner(each) for each in data]))
+    return ValueKind(tag, _listed, lambda data, inner: up([inner(each) for each in data]))
 
 
-KINDS: dict[type, Kind] = {
+KINDS: dict[type, ValueKind] = {
     tuple: _items("tuple", tuple),
     # Sets have no order; a sorted one makes equal states equal bytes.
-    set: Kind("set", lambda v, down: _listed(_ordered(v), down), lambda d, up: {up(e) for e in d}),
-    frozenset: Kind(
+    set: ValueKind("set", lambda v, down: _listed(_ordered(v), down), lambda d, up: {up(e) for e in d}),
+    frozenset: ValueKind(
         "frozenset", lambda v, down: _listed(_ordered(v), down), lambda d, up: frozenset(up(e) for e in d)
     ),
     torch.Size: _items("torch.Size", torch.Size),
-    collections.deque: Kind(
+    collections.deque: ValueKind(
         "deque",
         lambda v, down: (v.maxlen, _listed(v, down)),
         lambda d, up: collections.deque([up(each) for each in d[1]], d[0]),
     ),
-    dict: Kind("dict", _pairs, _made),
-    collections.OrderedDict: Kind("OrderedDict", _with_attributes, _made_ordered),
-    collections.Counter: Kind("Counter", _pairs, lambda d, up: collections.Counter(_made(d, up))),
-    collections.defaultdict: Kind(
+    dict: ValueKind("dict", _pairs, _made),
+    collections.OrderedDict: ValueKind("OrderedDict", _with_attributes, _made_ordered),
+    collections.Counter: ValueKind("Counter", _pairs, lambda d, up: collections.Counter(_made(d, up))),
+    collections.defaultdict: ValueKind(
         "defaultdict",
         lambda v, down: (_factory_name(v.default_factory), _pairs(v, down)),
         lambda d, up: collections.defaultdict(_FACTORIES[d[0]] if d[0] else None, _made(d[1], up)),
     ),
-    types.SimpleNamespace: Kind(
+    types.SimpleNamespace: ValueKind(
         "SimpleNamespace",
         lambda v, down: _pairs(vars(v), down),
         lambda d, up: types.SimpleNamespace(**_made(d, up)),
     ),
-    argparse.Namespace: Kind(
+    argparse.Namespace: ValueKind(
         "Namespace",
         lambda v, down: _pairs(vars(v), down),
         lambda d, up: _filled(argparse.Namespace(), _made(d, up)),
@@ -274,13 +274,13 @@ def _random_state(state: Any) -> np.random.RandomState:
     return made
 
 
-def kind_of(value: object) -> Kind | None:
+def kind_of(value: object) -> ValueKind | None:
     """Return how ``value`` is written; None when there is no way that makes it again exactly."""
     found = KINDS.get(type(value))
     return found or next((kind for fits, kind in _FAMILIES if fits(value)), None)
 
 
-def by_tag(tag: str) -> Kind:
+def by_tag(tag: str) -> ValueKind:
     """Return the kind that wrote ``tag``.
 
     Raises:
@@ -296,7 +296,7 @@ def by_tag(tag: str) -> Kind:
 
 _SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
 _BIT_GENERATOR = _kind("np.BitGenerator", _bits, _bit_generator)
-_FAMILIES: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+_FAMILIES: tuple[tuple[Callable[[Any], bool], ValueKind], ...] = (
     (lambda v: isinstance(v, np.generic), _SCALAR),
     (lambda v: isinstance(v, np.random.BitGenerator), _BIT_GENERATOR),
     *script_classes.FAMILIES,

@@ -90,7 +90,7 @@ def slot_nbytes(nbytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class ItemPlace:
     """Where one item lies. Offsets count bytes from the start of the payload."""
 
     offset: int
@@ -168,7 +168,7 @@ class Placed:
     """A piece and its place."""
 
     piece: Piece
-    place: Place
+    place: ItemPlace
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class ShardLayout:
     owned_nbytes: int
     payload_nbytes: int
     metadata: bytes = field(repr=False)
-    """Pickled ``Metadata`` of all items, with a :class:`Place` for each."""
+    """Pickled ``Metadata`` of all items, with a :class:`ItemPlace` for each."""
 
 
 def lay_out(
@@ -225,7 +225,7 @@ def read_layout(
         owned_nbytes: leading part of the payload that the global plan gave this rank.
         payload_nbytes: all of the payload.
     """
-    places: Mapping[MetadataIndex, Place] = metadata.storage_data
+    places: Mapping[MetadataIndex, ItemPlace] = metadata.storage_data
     placed = tuple(
         Placed(_piece(index, place, metadata.state_dict_metadata[index.fqn]), place)
         for index, place in places.items()
@@ -234,7 +234,7 @@ def read_layout(
     return ShardLayout(plan, placed, owned, owned_nbytes, payload_nbytes, raw)
 
 
-def _piece(index: MetadataIndex, place: Place, known: STORAGE_TYPES) -> Piece:
+def _piece(index: MetadataIndex, place: ItemPlace, known: STORAGE_TYPES) -> Piece:
     if not isinstance(known, TensorStorageMetadata):
         return Piece(index.fqn, None, None, None, None, slot_nbytes=place.length)
     chunk = next(each for each in known.chunks if each.offsets == index.offset)
@@ -247,12 +247,12 @@ def _piece(index: MetadataIndex, place: Place, known: STORAGE_TYPES) -> Piece:
     )
 
 
-def _place(piece: Piece, offset: int) -> Place:
+def _place(piece: Piece, offset: int) -> ItemPlace:
     if not piece.is_tensor:
-        return Place(offset, piece.slot_nbytes)
+        return ItemPlace(offset, piece.slot_nbytes)
     form = zip_form(piece.shape, piece.dtype)
     rows = piece.sizes[0] if piece.sizes else 1
-    return Place(offset, form.nbytes, offset + len(form.head), form.data_nbytes, piece.start, rows)
+    return ItemPlace(offset, form.nbytes, offset + len(form.head), form.data_nbytes, piece.start, rows)
 
 
 def _local_metadata(placed: Sequence[Placed], planner_data: Mapping[str, Any]) -> bytes:

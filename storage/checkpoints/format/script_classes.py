@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.kind import Down, Kind, Up
+from holdfast.storage.checkpoints.format.kind import Down, Up, ValueKind
 
 
 def class_name(kind: type) -> tuple[str, str]:
@@ -133,14 +133,14 @@ def _enum_up(data: Any, up: Up) -> Any:
     return kind(up(data[2]))
 
 
-_NAMED_TUPLE = Kind("namedtuple", _named_down, _named_up)
-_DATACLASS = Kind("dataclass", _data_down, _data_up)
-_ENUM = Kind(
+_NAMED_TUPLE = ValueKind("namedtuple", _named_down, _named_up)
+_DATACLASS = ValueKind("dataclass", _data_down, _data_up)
+_ENUM = ValueKind(
     "enum",
     lambda v, down: (class_name(type(v)), *_member(v, down)),
     _enum_up,
 )
-_INSTANCE = Kind(
+_INSTANCE = ValueKind(
     "instance",
     lambda v, down: (class_name(type(v)), [(name, down(each, name)) for name, each in vars(v).items()]),
     lambda data, up: _instance_up(data, up),  # noqa: PLW0108  (defined below)
@@ -174,7 +174,7 @@ def _is_record(kind: type) -> bool:
     )
 
 
-FAMILIES: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+FAMILIES: tuple[tuple[Callable[[Any], bool], ValueKind], ...] = (
     (lambda v: isinstance(v, enum.Enum), _ENUM),
     (
         lambda v: isinstance(v, tuple) and hasattr(type(v), "_fields") and hasattr(type(v), "_make"),

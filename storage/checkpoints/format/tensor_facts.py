@@ -43,7 +43,7 @@ def part_told(value: DTensor) -> tuple[tuple[int, ...], ...]:
     return tuple(size), tuple(offset), tuple(mesh.shape)
 
 
-def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
+def plain_placements(value: DTensor) -> list[tuple[Any, ...]]:
     """Return the placements of a distributed tensor as plain data."""
     told: list[tuple[Any, ...]] = []
     for each in value.placements:
@@ -61,7 +61,7 @@ def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
 
 
 def placements_of(told: Any) -> tuple[Any, ...] | None:
-    """Return the placements that :func:`placements_told` wrote; None when there is one of another kind."""
+    """Return the placements that :func:`plain_placements` wrote; None when there is one of another kind."""
     makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial, "N": _NormPartial}
     if any(each[0] not in makers for each in told):
         return None

@@ -132,7 +132,7 @@ def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
         return None
 
 
-class Seen:
+class SeenHeader:
     """The header of a file that is mapped, parsed again only when it is another one than was seen or written last."""
 
     def __init__(self) -> None:

@@ -9,11 +9,11 @@ from operator import itemgetter
 from torch import Tensor
 
 from holdfast.storage.checkpoints.save.glance import identical
-from holdfast.storage.checkpoints.save.transfer import Move, Route
+from holdfast.storage.checkpoints.save.transfer import Route, TensorMove
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyTensors:
     """The tensors that stay unchanged until a save declares that they may change; the others are copied at once."""
 
     updated: frozenset[int] | None = None
@@ -26,11 +26,11 @@ class Steady:
         return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
 
 
-ALL_STEADY = Steady()
+ALL_STEADY = SteadyTensors()
 
 
 @dataclass(frozen=True)
-class Target:
+class CopyTarget:
     """The place that a tensor is copied to."""
 
     name: str
@@ -43,17 +43,17 @@ class Target:
 class Prepared:
     """Prepared copies of tensors to their targets, run at every save."""
 
-    def __init__(self, targets: Sequence[Target], tensors: list[Tensor], steady: Steady) -> None:
+    def __init__(self, targets: Sequence[CopyTarget], tensors: list[Tensor], steady: SteadyTensors) -> None:
         """Prepare copies of ``tensors``, in the order of ``targets``."""
         self._targets, self._tensors, self._steady = targets, tensors, steady
         self.names: list[str] = []
         """Of the steady ones, in the order of the route."""
-        moves: list[Move] = []
+        moves: list[TensorMove] = []
         later: list[int] = []
         self._at_once: list[int] = []
         for number, (target, source) in enumerate(zip(targets, tensors, strict=True)):
             if steady(target.name, source):
-                moves.append(Move(source, target.view, target.offset))
+                moves.append(TensorMove(source, target.view, target.offset))
                 self.names.append(target.name)
                 later.append(number)
             else:
@@ -61,7 +61,7 @@ class Prepared:
         self._later = _picking(later)
         self.route = Route(moves)
 
-    def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
+    def holds(self, tensors: list[Tensor], steady: SteadyTensors) -> bool:
         """Return whether it holds for ``tensors``, in the same order, as well. Those copied at once may be others."""
         if steady != self._steady:
             return False

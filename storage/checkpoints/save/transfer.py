@@ -38,7 +38,7 @@ _memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass(frozen=True)
-class Move:
+class TensorMove:
     """One tensor and its place."""
 
     source: Tensor
@@ -60,7 +60,7 @@ class _Stretch:
 class Route:
     """A list of moves, and how each is made. Good for as long as all sources lie where they are."""
 
-    def __init__(self, moves: Sequence[Move]) -> None:
+    def __init__(self, moves: Sequence[TensorMove]) -> None:
         self.sources = [move.source for move in moves]
         self.on_device = [move for move in moves if move.source.is_cuda]
         host = [move for move in moves if not move.source.is_cuda]
@@ -174,14 +174,14 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-def _is_plain(move: Move) -> bool:
+def _is_plain(move: TensorMove) -> bool:
     """Return whether the bytes in memory are what the tensor holds."""
     source = move.source
     lazy = source.is_conj() or source.is_neg()
     return source.device.type == "cpu" and source.is_contiguous() and not lazy
 
 
-def _cut(move: Move) -> list[_Stretch]:
+def _cut(move: TensorMove) -> list[_Stretch]:
     nbytes, to, source = move.target.nbytes, move.target.data_ptr(), move.source.data_ptr()
     return [
         _Stretch(to + at, source + at, size := min(STRETCH_BYTES, nbytes - at), move.offset + at + size)
@@ -195,14 +195,14 @@ class DeviceLane:
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def start(self, moves: Sequence[Move]) -> DeviceCopy:
+    def start(self, moves: Sequence[TensorMove]) -> DeviceCopy:
         """Copy as soon as the work that is queued on the current streams is done."""
-        by_device: dict[torch.device, list[Move]] = {}
+        by_device: dict[torch.device, list[TensorMove]] = {}
         for move in moves:
             by_device.setdefault(move.source.device, []).append(move)
         return DeviceCopy({device: self._copy(device, some) for device, some in by_device.items()})
 
-    def _copy(self, device: torch.device, moves: Sequence[Move]) -> torch.cuda.Event:
+    def _copy(self, device: torch.device, moves: Sequence[TensorMove]) -> torch.cuda.Event:
         """Copy from one device: a copy runs on a stream of the device that it comes from, whichever is current."""
         stream = self._streams.get(device)
         if stream is None:

@@ -18,7 +18,7 @@ from holdfast.storage.checkpoints.format.layout import ShardLayout, align, zip_f
 from holdfast.storage.checkpoints.save import buffers, slot_files, slot_lock
 from holdfast.storage.checkpoints.save.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.save.collector import Collector, Contents
-from holdfast.storage.checkpoints.save.prepared import ALL_STEADY, Prepared, Steady, Target
+from holdfast.storage.checkpoints.save.prepared import ALL_STEADY, CopyTarget, Prepared, SteadyTensors
 from holdfast.storage.checkpoints.save.transfer import DeviceLane, Transfer, copy_all, pin
 
 
@@ -38,12 +38,12 @@ class _Slot:
 
     path: Path
     buf: slot_lock.LockedMap
-    targets: list[Target]
+    targets: list[CopyTarget]
     """Of the tensors, in the layout's order."""
     held: dict[int, bytes] = field(default_factory=dict)
     """Objects that lie there, by their offset."""
     prepared: Prepared | None = None
-    seen: buffers.Seen = field(default_factory=buffers.Seen)
+    seen: buffers.SeenHeader = field(default_factory=buffers.SeenHeader)
 
 
 class Save:
@@ -202,7 +202,7 @@ class ShardWriter:
         self,
         contents: Contents,
         step: int,
-        steady: Steady = ALL_STEADY,
+        steady: SteadyTensors = ALL_STEADY,
         *,
         number: int = 0,
         keeps: buffers.Saved | None = None,
@@ -269,7 +269,7 @@ class ShardWriter:
             slot = self._slots[path] = _Slot(path, buf, self._carve(buf))
         return slot
 
-    def _carve(self, buf: mmap.mmap) -> list[Target]:
+    def _carve(self, buf: mmap.mmap) -> list[CopyTarget]:
         """Write what stays the same in every save; return views of the places of the tensors' bytes."""
         buf[HEADER_BYTES : self.payload_offset] = self.layout.metadata.ljust(
             self.payload_offset - HEADER_BYTES, b"\0"
@@ -283,7 +283,7 @@ class ShardWriter:
             buf[start:data_at] = form.head
             buf[data_end : data_end + len(form.tail)] = form.tail
             view = tensor_view(buf, data_at, each.piece.shape, each.piece.dtype)
-            targets.append(Target(each.piece.fqn, view, data_at))
+            targets.append(CopyTarget(each.piece.fqn, view, data_at))
         return targets
 
     def _header(self, step: int, number: int, keeps: buffers.Saved | None) -> ShardHeader:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.agent.diagnostics import alignment, computing
-from holdfast.agent.diagnostics.collectives import Part
+from holdfast.agent.diagnostics.collectives import CheckPart
 from holdfast.agent.diagnostics.machine_checks import _TARGETS, ForkFn, run_check
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
@@ -18,7 +18,7 @@ from holdfast.policies.diagnose.verdicts import judge
 from tests.agent.forks import forking
 
 
-def damaged_matmul(part: Part) -> None:
+def damaged_matmul(part: CheckPart) -> None:
     """As the check, in a process whose products are damaged underneath."""
     from holdfast.inject import products  # noqa: PLC0415
 
@@ -26,7 +26,7 @@ def damaged_matmul(part: Part) -> None:
     computing.matmul(part)
 
 
-def damaged_bitwise(part: Part) -> None:
+def damaged_bitwise(part: CheckPart) -> None:
     """As the check, in a process whose products are damaged underneath."""
     from holdfast.inject import products  # noqa: PLC0415
 
@@ -113,7 +113,7 @@ async def test_bitwise_alignment_names_the_machine_that_computes_otherwise(
     assert judge([*good, *bad]).suspects == ("m1",)
 
 
-def wrong_together(part: Part) -> None:
+def wrong_together(part: CheckPart) -> None:
     """As the check, on a machine whose sums over processes are off by one bit: alone it computes right."""
     import torch.distributed as dist  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from holdfast.agent.diagnostics import collectives, machine_checks, machine_state, meeting, warm_checks
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.errors import SettingsError
@@ -46,7 +46,7 @@ class ScriptedForks:
     def __init__(self, *outcomes: CollectiveOutcome | int | None) -> None:
         self.outcomes = outcomes
         self.forked: list[Ended] = []
-        self.parts: list[Part] = []
+        self.parts: list[CheckPart] = []
 
     def __call__(self, target: Callable[..., None], args: tuple[Any, ...]) -> Ended:
         [part] = args
@@ -283,7 +283,7 @@ def test_a_process_that_checked_its_own_machine_leaves_it_for_the_next_check(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
     monkeypatch.setattr(meeting, "_GIVEN", "")
     monkeypatch.setattr(meeting, "interface_to", lambda host, port: reached_by)
-    inside = Part(rank=0, size=2, folder="", timeout_s=1)
+    inside = CheckPart(rank=0, size=2, folder="", timeout_s=1)
     for part, interface in ((inside, "lo"), (replace(inside, host="10.9.9.9", port=5), used), (inside, "lo")):
         meeting.bind(part)
         assert os.environ.get("GLOO_SOCKET_IFNAME") == interface
@@ -348,7 +348,7 @@ def test_torn_outcome_is_no_outcome(tmp_path: Path) -> None:
 # Real processes from here on.
 
 
-def damaging(part: Part) -> None:
+def damaging(part: CheckPart) -> None:
     """As all_to_all, on a machine that flips a bit of what process 1 receives."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -363,14 +363,14 @@ def damaging(part: Part) -> None:
     collectives.all_to_all(part)
 
 
-def dying(part: Part) -> None:
+def dying(part: CheckPart) -> None:
     """Process 0 is killed at its start."""
     if part.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     collectives.all_to_all(part)
 
 
-def stub_gpus(part: Part, count: int) -> list[int]:
+def stub_gpus(part: CheckPart, count: int) -> list[int]:
     """Have this process find so many GPUs, which are the processor; those that it takes are noted."""
     import torch  # noqa: PLC0415
 
@@ -385,7 +385,7 @@ def stub_gpus(part: Part, count: int) -> list[int]:
     return taken
 
 
-def with_gpus(part: Part) -> None:
+def with_gpus(part: CheckPart) -> None:
     """As all_gather, on a machine with four GPUs of which the third damages a byte that it receives."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -400,7 +400,7 @@ def with_gpus(part: Part) -> None:
     collectives.all_gather(part)
 
 
-def of_release_before(part: Part) -> None:
+def of_release_before(part: CheckPart) -> None:
     """As all_gather of an agent that makes no offer, with two GPUs of which it takes the first."""
     met = meeting.met
     meeting.met = lambda part, _: met(part, {})

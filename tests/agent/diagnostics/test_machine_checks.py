@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.diagnostics import interfaces, machine_state, vendor
-from holdfast.agent.diagnostics.machine_state import GpuState, MachineState
+from holdfast.agent.diagnostics.machine_state import GpuState, GpuStates
 from holdfast.policies.diagnose.verdicts import judge
 
 RESULT = """
@@ -183,12 +183,12 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
 class FakeSettings:
     """GPUs whose settings a diagnostic changes."""
 
-    def __init__(self, now: MachineState, stuck: bool = False) -> None:
+    def __init__(self, now: GpuStates, stuck: bool = False) -> None:
         self.now = now
         self.stuck = stuck
         self.restored: list[tuple[int, str]] = []
 
-    def read(self) -> MachineState:
+    def read(self) -> GpuStates:
         return self.now
 
     def restore(self, index: int, name: str, before: GpuState) -> str:
@@ -196,7 +196,7 @@ class FakeSettings:
         return "no permission" if self.stuck else ""
 
 
-BEFORE = MachineState(gpus=(GpuState(persistence=1, application_sm_mhz=1980), GpuState(persistence=1)))
+BEFORE = GpuStates(gpus=(GpuState(persistence=1, application_sm_mhz=1980), GpuState(persistence=1)))
 
 
 def test_unchanged_machine_says_nothing() -> None:
@@ -207,7 +207,7 @@ def test_unchanged_machine_says_nothing() -> None:
 @pytest.mark.parametrize("stuck", [False, True])
 def test_lowered_clock_is_put_back_and_told(stuck: bool) -> None:
     """EUD was seen to lower the clocks; what cannot be put back fails the machine's check."""
-    lowered = MachineState(gpus=(GpuState(persistence=1, application_sm_mhz=1200), GpuState(persistence=1)))
+    lowered = GpuStates(gpus=(GpuState(persistence=1, application_sm_mhz=1200), GpuState(persistence=1)))
     settings = FakeSettings(lowered, stuck)
     (finding,) = machine_state.put_back("m0", settings, BEFORE)
     assert settings.restored == [(0, "application_sm_mhz")]
@@ -217,7 +217,7 @@ def test_lowered_clock_is_put_back_and_told(stuck: bool) -> None:
 
 def test_gpu_that_went_away_is_a_finding() -> None:
     """Nothing can put that back."""
-    (finding,) = machine_state.put_back("m0", FakeSettings(MachineState(gpus=BEFORE.gpus[:1])), BEFORE)
+    (finding,) = machine_state.put_back("m0", FakeSettings(GpuStates(gpus=BEFORE.gpus[:1])), BEFORE)
     assert not finding.ok
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.diagnostics import warm_checks
-from holdfast.agent.diagnostics.collectives import Part, all_gather, all_to_all
+from holdfast.agent.diagnostics.collectives import CheckPart, all_gather, all_to_all
 from holdfast.agent.diagnostics.warm_checks import Bench
 
 
@@ -48,7 +48,7 @@ class Forks:
         return self.forked[-1]
 
 
-PART = Part(rank=0, size=2, folder="/nowhere", timeout_s=1.0)
+PART = CheckPart(rank=0, size=2, folder="/nowhere", timeout_s=1.0)
 
 
 def test_a_process_that_did_well_is_given_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from holdfast.agent.inspection.memory import MemoryCheck
 from holdfast.agent.inspection.mount_helper import look
 from holdfast.agent.inspection.mount_probe import MountProbe
 from holdfast.agent.inspection.mounts import Mounts
-from holdfast.agent.inspection.object_store import ObjectStore
+from holdfast.agent.inspection.object_store import ObjectStoreAnswers
 from holdfast.agent.inspection.oom_kills import OomKills
 from holdfast.agent.inspection.pressure import Pressure
 from holdfast.agent.inspection.steady import Steady
@@ -339,9 +339,9 @@ def endpoint() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def store(port: int, timeout_s: float = 60.0) -> ObjectStore:
+def store(port: int, timeout_s: float = 60.0) -> ObjectStoreAnswers:
     limits = LIMITS.storage.model_copy(update={"s3_timeout_s": timeout_s})
-    return ObjectStore(f"http://127.0.0.1:{port}", limits)
+    return ObjectStoreAnswers(f"http://127.0.0.1:{port}", limits)
 
 
 def test_any_answer_will_do(endpoint: ThreadingHTTPServer) -> None:
@@ -362,7 +362,7 @@ def test_an_endpoint_is_certified_by_the_authority_that_boto3_goes_by(
     endpoint.status = 200  # type: ignore[attr-defined]
     endpoint.socket = serving.wrap_socket(endpoint.socket, server_side=True)
     limits = LIMITS.storage.model_copy(update={"s3_timeout_s": 60.0})
-    check = ObjectStore(f"https://127.0.0.1:{endpoint.server_port}", limits)
+    check = ObjectStoreAnswers(f"https://127.0.0.1:{endpoint.server_port}", limits)
     seen: dict[str, bool] = {}
     for bundle in ("", str(authority.ca), str(tmp_path / "missing")):
         monkeypatch.setenv("AWS_CA_BUNDLE", bundle)

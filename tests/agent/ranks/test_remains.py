@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.agent.ranks import proc
 from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.run import Run
 from holdfast.errors import UnavailableError
@@ -354,7 +354,7 @@ async def test_nothing_starts_beside_what_is_left(tmp_path: Path) -> None:
         raise AssertionError(f"epoch {start.epoch} was started")
 
     some: Any = SimpleNamespace(code=code)
-    jobs = Jobs(
+    jobs = RunningJobs(
         forks=some,
         memory=some,
         supply=some,
@@ -374,7 +374,7 @@ async def test_nothing_starts_beside_what_is_left(tmp_path: Path) -> None:
 def test_a_job_beside_replicas_is_not_alone() -> None:
     """A process without a mark may be one that a replica started, of this job or of another."""
     some: Any = SimpleNamespace()
-    jobs = Jobs(
+    jobs = RunningJobs(
         forks=some,
         memory=some,
         supply=some,

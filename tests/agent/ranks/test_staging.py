@@ -16,7 +16,7 @@ from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
-from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.run import Restored
 from holdfast.agent.ranks.staging import Staging, _to_its_end
 from holdfast.errors import CheckpointError, StaleError
@@ -267,7 +267,7 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
     )
     supply: Any = SimpleNamespace(code=code, restored=far_away)
     metrics: Any = SimpleNamespace(fence_seconds=some, start_seconds=some)
-    jobs = Jobs(
+    jobs = RunningJobs(
         forks=some,
         memory=memory,
         supply=supply,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import sure_signs
-from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.decision import JobContext, NoAction, TooEarly
 from holdfast.policies.classify.incident_class import classify, sure_machines
 from tests.policies.make import NOW, alert, job, rank_exit
 
@@ -146,7 +146,7 @@ def test_only_echoes_wait_for_the_root_then_crash() -> None:
     """Half a second, counted from the first echo."""
     echoes = [rank_exit(0, cascade=True), rank_exit(1, at=NOW + 0.3, cascade=True)]
     early = classify(echoes, context(now=NOW + 0.4))
-    assert isinstance(early, Wait)
+    assert isinstance(early, TooEarly)
     assert early.until_s == NOW + 0.5
     late = classified(*echoes, now=early.until_s)
     assert late.incident_class is IncidentClass.JOB_CRASH
@@ -158,12 +158,12 @@ def test_echoes_of_before_the_gateway_came_wait_longer() -> None:
     """Agents tell it again when they hear of the gateway, each at its own time: the root may be the last."""
     echo = rank_exit(0, at=NOW - 20, cascade=True)
     early = classify([echo], context(now=NOW + 1, listening_since=NOW))
-    assert isinstance(early, Wait)
+    assert isinstance(early, TooEarly)
     assert early.until_s > NOW + 2
     root = rank_exit(3, at=NOW - 20, signal="SIGKILL")
     assert classified(echo, root, now=NOW + 1, listening_since=NOW).rank == 3
     assert classified(echo, now=early.until_s, listening_since=NOW).rank is None
-    assert isinstance(classify([rank_exit(0, at=NOW, cascade=True)], context(now=NOW + 0.4)), Wait)
+    assert isinstance(classify([rank_exit(0, at=NOW, cascade=True)], context(now=NOW + 0.4)), TooEarly)
     assert classified(rank_exit(0, at=NOW, cascade=True), now=NOW + 0.6, listening_since=NOW).rank is None
 
 

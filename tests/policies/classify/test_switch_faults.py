@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.policies.classify.decision import Decision, JobContext, Wait
+from holdfast.policies.classify.decision import Decision, JobContext, TooEarly
 from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import switches
@@ -62,7 +62,7 @@ def test_while_it_may_be_the_switch_nobody_is_accused() -> None:
     """Until its two rounds are over."""
     seen = [down("m1", NOW), down("m2", NOW + 10), down("m1", NOW + 30)]
     waiting = decided(*seen, now=NOW + 30)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, TooEarly)
     assert NOW + 60 < waiting.until_s <= NOW + 120
     switch = alert(
         AlertKind.SWITCH_DOWN,

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from holdfast.models.agent import StepDigest
 from holdfast.policies.diagnose import agreement, replay_groups
-from holdfast.policies.diagnose.agreement import Played, compare
+from holdfast.policies.diagnose.agreement import GroupResults, compare
 
 RIGHT = "right"
 
 
-def played(what: str, size: int = 2, kind: str = "H100") -> Played:
+def played(what: str, size: int = 2, kind: str = "H100") -> GroupResults:
     """A group that computed ``what`` in its second step."""
     digests = tuple(
         tuple(StepDigest(step=step, loss="0x1p0", gradients=RIGHT if step == 1 else what) for step in (1, 2))
         for _ in range(size)
     )
-    return Played(size=size, kind=kind, digests=digests)
+    return GroupResults(size=size, kind=kind, digests=digests)
 
 
 def test_most_of_three_say_what_is_right_and_where_the_odd_one_parted() -> None:
@@ -40,7 +40,12 @@ def test_two_that_differ_accuse_nobody() -> None:
 def test_others_in_size_or_hardware_are_not_compared_nor_those_that_said_nothing() -> None:
     """They may differ by right."""
     found = compare(
-        [played("a", size=2), played("b", size=1), played("c", kind="A100"), Played(size=2, kind="H100")]
+        [
+            played("a", size=2),
+            played("b", size=1),
+            played("c", kind="A100"),
+            GroupResults(size=2, kind="H100"),
+        ]
     )
     assert found == agreement.Agreement()
 
@@ -82,7 +87,7 @@ def test_one_machine_that_computes_wrongly_is_found_and_no_other(machines: int, 
     plan = replay_groups.plan(machines)
     bad = data.draw(st.integers(0, machines - 1))
 
-    def phase(groups: tuple[tuple[int, ...], ...]) -> list[Played]:
+    def phase(groups: tuple[tuple[int, ...], ...]) -> list[GroupResults]:
         wrong = [f"wrong at {group.index(bad)}" if bad in group else RIGHT for group in groups]
         return [played(what, size=len(group)) for what, group in zip(wrong, groups, strict=True)]
 
@@ -98,7 +103,7 @@ def test_a_job_that_computes_something_else_each_time_accuses_nobody(
 ) -> None:
     """Every group differs from every other, in both rounds."""
 
-    def phase() -> list[Played]:
+    def phase() -> list[GroupResults]:
         return [played(str(luck.random())) for _ in range(machines)]
 
     assert agreement.again(phase(), phase()) == ()

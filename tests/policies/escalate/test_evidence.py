@@ -7,7 +7,7 @@ import pytest
 from holdfast.models.alert import IncidentClass
 from holdfast.policies.classify.signature import Signature
 from holdfast.policies.escalate.evidence import (
-    Facts,
+    FailureFacts,
     arithmetic_cleared,
     code_cleared,
     may_go_back,
@@ -18,9 +18,9 @@ DAYS = 86_400.0
 CRASH, USER = IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR
 
 
-def facts(incident_class: IncidentClass = CRASH, what: str = "SIGSEGV", **known: object) -> Facts:
+def facts(incident_class: IncidentClass = CRASH, what: str = "SIGSEGV", **known: object) -> FailureFacts:
     signature = Signature(what=what, rank=3, machine="m1")
-    return Facts.model_validate(
+    return FailureFacts.model_validate(
         {"incident_class": incident_class, "signature": signature, "version": "v2", **known}
     )
 
@@ -52,7 +52,7 @@ def test_code_that_ran_for_days_is_cleared(known: dict[str, object], cleared: bo
         (facts(IncidentClass.HOST_PRESSURE, what="SIGKILL", version_age_s=60.0), False),  # its memory ran out
     ],
 )
-def test_new_code_is_not_blamed_for_a_kill_from_outside(seen: Facts, cleared: bool) -> None:
+def test_new_code_is_not_blamed_for_a_kill_from_outside(seen: FailureFacts, cleared: bool) -> None:
     """Unless the same kill comes again, or its cause is known."""
     assert bool(code_cleared(seen, 2 * DAYS)) is cleared
 
@@ -68,7 +68,7 @@ def test_new_code_is_not_blamed_for_a_kill_from_outside(seen: Facts, cleared: bo
         (facts(IncidentClass.SILENT_CORRUPTION), False),
     ],
 )
-def test_a_replay_needs_what_it_can_show(seen: Facts, cleared: bool) -> None:
+def test_a_replay_needs_what_it_can_show(seen: FailureFacts, cleared: bool) -> None:
     """Numbers, a suspected state, or a failure that came again by itself."""
     assert bool(arithmetic_cleared(seen)) is cleared
 
@@ -83,7 +83,7 @@ def test_a_replay_needs_what_it_can_show(seen: Facts, cleared: bool) -> None:
     ],
 )
 def test_a_script_that_raises_at_once_is_not_retried(
-    seen: Facts, can_rollback: bool, pointless: bool
+    seen: FailureFacts, can_rollback: bool, pointless: bool
 ) -> None:
     """Its author wants to hear of it."""
     assert bool(no_retry(seen, 600.0, can_rollback)) is pointless

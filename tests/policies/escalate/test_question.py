@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import Scope
-from holdfast.policies.escalate.approval import Asked, question
+from holdfast.policies.escalate.approval import Question, question
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from holdfast.policies.escalate.approval import Asked, question
 )
 def test_a_question_says_what_each_answer_does(incident_class: IncidentClass, trains: bool) -> None:
     """A job that trains is stopped by a yes, and runs on after a no; one that stands is started after a no."""
-    asked = Asked(
+    asked = Question(
         whom="m1", scope=Scope.JOB, incident_class=incident_class, deadline_s=3600.0, default="refuse"
     )
     told = question(asked, "evictions need a yes")

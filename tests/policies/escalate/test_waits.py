@@ -11,7 +11,7 @@ from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.escalate.waits import Facts, due, duration, may_run_on, outlook, pause_s, times
+from holdfast.policies.escalate.waits import WaitFacts, due, duration, may_run_on, outlook, pause_s, times
 
 AGAIN = Policy.load().again
 T0 = 1000.0
@@ -31,8 +31,8 @@ def wait(missing: Missing = Missing.CHANGE, times: int = 1, *, runs_on: bool = F
     return outlook(made, None, AGAIN).wait
 
 
-def seen(after_s: float, state: JobState = JobState.FAILED, **known: object) -> Facts:
-    return Facts.model_validate({"now": T0 + after_s, "job_state": state, "silent": True, **known})
+def seen(after_s: float, state: JobState = JobState.FAILED, **known: object) -> WaitFacts:
+    return WaitFacts.model_validate({"now": T0 + after_s, "job_state": state, "silent": True, **known})
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

@@ -11,7 +11,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, Inc
 from holdfast.policies.config.planned_move import PlannedMovePolicy
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.pool import planned_move
-from holdfast.policies.pool.planned_move import Asked
+from holdfast.policies.pool.planned_move import MoveRequest
 
 POLICY = Policy.load().planned_move
 
@@ -43,14 +43,14 @@ def test_the_newest_request_counts_and_the_earliest_deadline() -> None:
             {"source": "preemption", "text": "spot", "deadline_at": 90.0},
         )
     )
-    assert found == Asked(machine="a1", source=MoveSource.PREEMPTION, text="spot", deadline_at=50.0)
+    assert found == MoveRequest(machine="a1", source=MoveSource.PREEMPTION, text="spot", deadline_at=50.0)
     assert found.said == "preemption: spot"
 
 
 def test_a_person_in_the_prefect_ui_asks_by_hand() -> None:
     """Such a run has an alert of kind manual; without a machine nothing can be moved."""
     found = planned_move.asked(incident({"text": "noisy fan"}, kind=AlertKind.MANUAL))
-    assert found == Asked(machine="a1", text="noisy fan")
+    assert found == MoveRequest(machine="a1", text="noisy fan")
     assert planned_move.asked(incident({}, machine=None)) is None
 
 
@@ -58,35 +58,35 @@ def test_a_sign_that_a_machine_will_fail_is_a_precursor() -> None:
     """With what the detector saw; a request beside it outweighs it."""
     sign = incident({"detail": "2000 correctable errors"}, kind=AlertKind.GPU_ECC_CORRECTABLE)
     found = planned_move.asked(sign)
-    assert found == Asked(machine="a1", source=MoveSource.PRECURSOR, text="2000 correctable errors")
+    assert found == MoveRequest(machine="a1", source=MoveSource.PRECURSOR, text="2000 correctable errors")
     both = sign.model_copy(update={"alerts": (*sign.alerts, *incident({"source": "drain"}).alerts)})
-    assert planned_move.asked(both) == Asked(machine="a1", source=MoveSource.DRAIN)
+    assert planned_move.asked(both) == MoveRequest(machine="a1", source=MoveSource.DRAIN)
 
 
 def test_standbys_are_tried_in_the_order_given() -> None:
     """So many as the policy says."""
-    found = planned_move.targets(Asked(machine="a1"), ["b1", "a9", "b2", "a3"], (), 3)
+    found = planned_move.targets(MoveRequest(machine="a1"), ["b1", "a9", "b2", "a3"], (), 3)
     assert found.names == ("b1", "a9", "b2")
 
 
 def test_excluded_standbys_are_not_taken() -> None:
     """Those of another group and those that flap, even when one is wished for."""
-    request = Asked(machine="a1", to="a3")
-    assert planned_move.targets(Asked(machine="a1"), ["a3", "b1"], ["a3"], 3).names == ("b1",)
+    request = MoveRequest(machine="a1", to="a3")
+    assert planned_move.targets(MoveRequest(machine="a1"), ["a3", "b1"], ["a3"], 3).names == ("b1",)
     assert "a3 does not stand by" in planned_move.targets(request, ["a3", "b1"], ["a3"], 3).why
     assert planned_move.targets(request, ["a3", "b1"], (), 3).names == ("a3",)
-    assert "no standby" in planned_move.targets(Asked(machine="a1"), ["a1"], (), 3).why
+    assert "no standby" in planned_move.targets(MoveRequest(machine="a1"), ["a1"], (), 3).why
 
 
 def test_time_left_decides_over_checks_and_the_switch() -> None:
     """Little time: the short checks. Less than the margin: no switch."""
-    soon = Asked(machine="a1", deadline_at=100.0)
+    soon = MoveRequest(machine="a1", deadline_at=100.0)
     assert planned_move.hurried(soon, 100.0 - POLICY.hurried_s + 1, POLICY)
     assert not planned_move.hurried(soon, 100.0 - POLICY.hurried_s, POLICY)
     assert not planned_move.too_late(soon, 100.0 - POLICY.margin_s, POLICY)
     assert "recovers as from a lost machine" in planned_move.too_late(soon, 99.0, POLICY)
-    assert not planned_move.too_late(Asked(machine="a1"), 1e12, POLICY)
-    assert not planned_move.hurried(Asked(machine="a1"), 1e12, POLICY)
+    assert not planned_move.too_late(MoveRequest(machine="a1"), 1e12, POLICY)
+    assert not planned_move.hurried(MoveRequest(machine="a1"), 1e12, POLICY)
 
 
 def test_every_source_has_a_fate() -> None:

@@ -10,7 +10,7 @@ from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder, Tier
 from holdfast.models.classes import IncidentClass
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.restore.kept_processes import by_reason, told, wait_s, why_ended, why_none
+from holdfast.policies.restore.kept_processes import by_reason, describe, wait_s, why_ended, why_none
 
 POLICY = Policy.load().keep_processes
 NEVER = (IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION, IncidentClass.CODE_UPDATE)
@@ -68,8 +68,8 @@ def test_a_report_says_why_processes_were_not_kept() -> None:
     assert "failed again" in why_none(POLICY, IncidentClass.JOB_CRASH, again=True)
     assert not why_none(POLICY, IncidentClass.JOB_CRASH, again=False)
     found = by_reason([(3, "late"), (1, "late"), (2, "the code was switched")])
-    assert told(found) == [
+    assert describe(found) == [
         "ranks 1, 3 got a new process: late",
         "rank 2 got a new process: the code was switched",
     ]
-    assert told({"late": range(20)})[0].endswith("15 and 4 more got a new process: late")
+    assert describe({"late": range(20)})[0].endswith("15 and 4 more got a new process: late")

@@ -13,14 +13,14 @@ def test_the_earliest_bound_counts() -> None:
     """The step before the first bad one; the last at which replicas agreed."""
     later = alert(AlertKind.NON_FINITE, rank=1, evidence={"step": 17})
     differs = alert(AlertKind.REPLICA_DIFFERS, evidence={"step": 16, "last_good_step": 8})
-    assert last_good.told([later, NAN]) == 14
-    assert last_good.told([NAN, differs]) == 8
+    assert last_good.earliest_named([later, NAN]) == 14
+    assert last_good.earliest_named([NAN, differs]) == 8
 
 
 def test_alerts_without_a_step_leave_everything() -> None:
-    assert last_good.told([]) is None
-    assert last_good.told([rank_exit(0), alert(AlertKind.NON_FINITE, rank=0)]) is None
-    assert last_good.told([alert(AlertKind.METRIC_JUMP, evidence={"step": 9})]) is None
+    assert last_good.earliest_named([]) is None
+    assert last_good.earliest_named([rank_exit(0), alert(AlertKind.NON_FINITE, rank=0)]) is None
+    assert last_good.earliest_named([alert(AlertKind.METRIC_JUMP, evidence={"step": 9})]) is None
 
 
 def test_a_jump_counts_where_it_is_asked_for() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from holdfast.models.alert import Rung
 from holdfast.models.classes import IncidentClass
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.restore.restart_first import CLASSES, Death, why_diagnosed_first
+from holdfast.policies.restore.restart_first import CLASSES, DeathFacts, why_diagnosed_first
 
-FIRST = Death(incident_class=IncidentClass.JOB_CRASH, kept=7)
+FIRST = DeathFacts(incident_class=IncidentClass.JOB_CRASH, kept=7)
 EVIDENCE: dict[str, Any] = {
     "incident_class": IncidentClass.JOB_HANG,
     "kept": 0,
@@ -30,7 +30,7 @@ EVIDENCE: dict[str, Any] = {
 
 words = st.sampled_from(["", "", "gpu"])
 deaths = st.builds(
-    Death,
+    DeathFacts,
     incident_class=st.sampled_from([*IncidentClass]),
     kept=st.integers(0, 2),
     silent=st.sampled_from([(), (), ("m1",)]),
@@ -59,7 +59,9 @@ def test_a_site_may_want_the_diagnosis_first() -> None:
 
 
 @given(deaths, st.booleans())
-def test_it_is_never_restarted_first_where_anything_asks_for_evidence(death: Death, wanted: bool) -> None:
+def test_it_is_never_restarted_first_where_anything_asks_for_evidence(
+    death: DeathFacts, wanted: bool
+) -> None:
     """Whatever else is known: only without any evidence, with the policy's consent, and processes to go on with."""
     asks = [
         death.incident_class not in CLASSES,
@@ -75,7 +77,7 @@ def test_it_is_never_restarted_first_where_anything_asks_for_evidence(death: Dea
 
 def test_every_field_has_its_evidence() -> None:
     """The control: a field that is added asks for evidence here, too."""
-    assert EVIDENCE.keys() == Death.model_fields.keys()
+    assert EVIDENCE.keys() == DeathFacts.model_fields.keys()
 
 
 @pytest.mark.parametrize(

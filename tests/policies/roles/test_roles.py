@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.roles import Place, Restart, RestartWhen, RoleSpec, WithTrainer
+from holdfast.models.roles import ReplicaPlace, Restart, RestartWhen, RoleSpec, WithTrainer
 from holdfast.policies.roles.order import all_ready, may_start, waits_for
 from holdfast.policies.roles.placement import after_failure, place
 from holdfast.policies.roles.restart import ReplicaEnd, after, pause_s
@@ -68,7 +68,7 @@ def test_replicas_are_spread_and_move_only_when_they_must(
 
 def test_replicas_that_go_with_the_trainer_are_of_a_new_generation() -> None:
     """Others stay as they are."""
-    old = (Place(role="r", index=0, machine="m0", generation=3, epoch=1),)
+    old = (ReplicaPlace(role="r", index=0, machine="m0", generation=3, epoch=1),)
     stay = RoleSpec(script="r.py")
     assert place("r", stay, ["m0"], old, {0: 3}, 2).places == old
     (new,) = place(
@@ -80,7 +80,7 @@ def test_replicas_that_go_with_the_trainer_are_of_a_new_generation() -> None:
 def test_a_replica_that_starts_again_with_the_trainer_stays_where_it_is() -> None:
     """Its agent ends the former one first; elsewhere both would run for a moment."""
     role = RoleSpec(script="r.py", replicas=2, with_trainer=WithTrainer.RESTART)
-    old = tuple(Place(role="r", index=index, machine="m1", generation=1, epoch=1) for index in (0, 1))
+    old = tuple(ReplicaPlace(role="r", index=index, machine="m1", generation=1, epoch=1) for index in (0, 1))
     new = place("r", role, ["m0", "m1"], old, {0: 1, 1: 1}, 2).places
     assert [(each.machine, each.generation, each.epoch) for each in new] == [("m1", 2, 2)] * 2
 
@@ -88,7 +88,7 @@ def test_a_replica_that_starts_again_with_the_trainer_stays_where_it_is() -> Non
 def test_a_replica_that_may_still_run_is_placed_nowhere_else() -> None:
     """Its machine serves no longer; once it is known to have ended, the next generation starts on another one."""
     role = RoleSpec(script="r.py")
-    old = (Place(role="r", index=0, machine="m0", generation=1, epoch=1),)
+    old = (ReplicaPlace(role="r", index=0, machine="m0", generation=1, epoch=1),)
     assert place("r", role, ["m1"], old, {0: 1}, 1, lingering={0}).places == old
     (new,) = place("r", role, ["m1"], old, {0: 1}, 1).places
     assert (new.machine, new.generation) == ("m1", 2)

@@ -12,7 +12,7 @@ from holdfast.models.agent import Heartbeat
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
-from holdfast.models.roles import PlacesOfJob, Plan, ReplicaPhase, ReplicaState, RoleSpec
+from holdfast.models.roles import PlacesOfJob, ReplicaPhase, ReplicaState, RolePlan, RoleSpec
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 ROLLOUT = RoleSpec(script="rollout.py", replicas=2)
@@ -23,13 +23,13 @@ class Machines:
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, RolePlan] = {}
         self.states: dict[str, tuple[ReplicaState, ...]] = {}
 
     async def beat(self, *names: str, incarnation: str = "i1") -> None:
         """Heartbeats, with a round of the gateway after them."""
         for name in names:
-            mine = self.plans.get(name, Plan())
+            mine = self.plans.get(name, RolePlan())
             body = Heartbeat(
                 machine=name,
                 incarnation=incarnation,
@@ -39,7 +39,7 @@ class Machines:
             )
             answer = await self.kit.post("/v1/agents/heartbeat", body.model_dump(mode="json"))
             if answer["plan"] is not None:
-                self.plans[name] = Plan.model_validate(answer["plan"])
+                self.plans[name] = RolePlan.model_validate(answer["plan"])
         await self.look()
 
     async def look(self) -> None:
@@ -67,7 +67,7 @@ class Machines:
 
     def on(self, name: str) -> list[tuple[str, int, int]]:
         """What a machine is to run: role, index and generation."""
-        jobs = self.plans.get(name, Plan()).jobs
+        jobs = self.plans.get(name, RolePlan()).jobs
         return [(each.role, each.index, each.generation) for job in jobs for each in job.replicas]
 
     def members(self, name: str) -> dict[tuple[str, int], str]:
@@ -327,7 +327,7 @@ async def test_replicas_of_a_job_that_is_resumed_at_once_start_again(kit: Kit) -
     for name, replicas in before.items():
         body = Heartbeat(machine=name, incarnation="i1", at=0.0, plan=machines.plans[name].version)
         answer = await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json"))
-        machines.plans[name] = Plan.model_validate(answer["plan"])
+        machines.plans[name] = RolePlan.model_validate(answer["plan"])
         assert machines.on(name) == replicas
         body = body.model_copy(update={"plan": machines.plans[name].version})
         assert (await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json")))["plan"] is None
