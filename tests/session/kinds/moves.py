@@ -168,23 +168,3 @@ def cells(folder: Path, wanted: list[Cell], names: list[str] | None = None) -> d
 def _not_refused(name: str, expected: str, layout: str, folder: Path, tier: str) -> dict[str, str]:
     told = load([BY_NAME[name]], layout, folder, tier, dist.get_world_size()).get(name, "nothing is wrong")
     return {} if re.search(f"refused: .*{expected}", told) else {name: f"expected {expected}: {told}"}
-
-
-def at_other_size(folder: Path, wanted: list[Cell], saved_by: int, names: list[str]) -> dict[str, str]:
-    """Load what :func:`to_other_size` of another number of ranks saved. Collective."""
-    warnings.simplefilter("ignore")
-    found = {}
-    for saved, loaded, tier in wanted:
-        exact, _ = kinds(saved, loaded, same_size=False)
-        exact = [each for each in exact if each.name in names]
-        wrong = load(exact, loaded, folder / f"{saved}-{loaded}", tier, saved_by)
-        found |= {f"{saved} -> {loaded} from {tier}, {name}": each for name, each in wrong.items()}
-    return found
-
-
-def to_other_size(folder: Path, wanted: list[Cell], names: list[str]) -> None:
-    """Save for :func:`at_other_size`. Collective."""
-    warnings.simplefilter("ignore")
-    for saved, loaded in sorted({each[:2] for each in wanted}):
-        exact, _ = kinds(saved, loaded, same_size=False)
-        save([each for each in exact if each.name in names], saved, folder / f"{saved}-{loaded}")
