@@ -75,10 +75,7 @@ MAY_IMPORT = {
 ON_TOP = {"cli"}
 """What may import all others."""
 _TWICE = (
-    "Acts Agreement Asked Beside Commands Comparison Context Death Ended Evicted Facts Finding Gateway "
-    "Group Held HoldfastCallback Jobs Kind Leases Load MachineState Metrics Nodes ObjectStore Part Place "
-    "Plan Played Probe Record Recovered Rehearsals Repairs Report Reporter Roster Saved Scenario Scope "
-    "Settings Share Steady StepTimes Stillness Stretch Target Wait Waiting"
+    "Agreement Gateway HoldfastCallback Leases Metrics Part Place Recovered Scenario Settings Stretch Waiting"
 )
 TWICE = frozenset(_TWICE.split())
 """Names that public classes share still; `HoldfastCallback` is one for each library."""

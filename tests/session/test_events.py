@@ -12,7 +12,7 @@ from holdfast.session.events import GpuTimes, cuda_event
 from holdfast.session.phase import EXEMPT, Phase, Phases
 
 if TYPE_CHECKING:
-    pass
+    from holdfast.session.report import RankReporter
 
 
 @dataclass
