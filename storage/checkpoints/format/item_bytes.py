@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.layout import ItemPlace, zip_form
+from holdfast.storage.checkpoints.format.layout import Place, zip_form
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -17,7 +17,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def stored(payload: memoryview, place: ItemPlace, sizes: Sequence[int], dtype: torch.dtype) -> memoryview:
+def stored(payload: memoryview, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> memoryview:
     """Return the elements of the item at ``place``, found without the place that the metadata gives for them.
 
     An item is a zip file of ``torch.save``; one in the form that torch writes today is not copied.

@@ -90,8 +90,11 @@ def slot_nbytes(nbytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class ItemPlace:
-    """Where one item lies. Offsets count bytes from the start of the payload."""
+class Place:
+    """Where one item lies. Offsets count bytes from the start of the payload.
+
+    Shards name this class: it keeps its name.
+    """
 
     offset: int
     length: int
@@ -168,7 +171,7 @@ class Placed:
     """A piece and its place."""
 
     piece: Piece
-    place: ItemPlace
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class ShardLayout:
     owned_nbytes: int
     payload_nbytes: int
     metadata: bytes = field(repr=False)
-    """Pickled ``Metadata`` of all items, with a :class:`ItemPlace` for each."""
+    """Pickled ``Metadata`` of all items, with a :class:`Place` for each."""
 
 
 def lay_out(
@@ -225,7 +228,7 @@ def read_layout(
         owned_nbytes: leading part of the payload that the global plan gave this rank.
         payload_nbytes: all of the payload.
     """
-    places: Mapping[MetadataIndex, ItemPlace] = metadata.storage_data
+    places: Mapping[MetadataIndex, Place] = metadata.storage_data
     placed = tuple(
         Placed(_piece(index, place, metadata.state_dict_metadata[index.fqn]), place)
         for index, place in places.items()
@@ -234,7 +237,7 @@ def read_layout(
     return ShardLayout(plan, placed, owned, owned_nbytes, payload_nbytes, raw)
 
 
-def _piece(index: MetadataIndex, place: ItemPlace, known: STORAGE_TYPES) -> Piece:
+def _piece(index: MetadataIndex, place: Place, known: STORAGE_TYPES) -> Piece:
     if not isinstance(known, TensorStorageMetadata):
         return Piece(index.fqn, None, None, None, None, slot_nbytes=place.length)
     chunk = next(each for each in known.chunks if each.offsets == index.offset)
@@ -247,12 +250,12 @@ def _piece(index: MetadataIndex, place: ItemPlace, known: STORAGE_TYPES) -> Piec
     )
 
 
-def _place(piece: Piece, offset: int) -> ItemPlace:
+def _place(piece: Piece, offset: int) -> Place:
     if not piece.is_tensor:
-        return ItemPlace(offset, piece.slot_nbytes)
+        return Place(offset, piece.slot_nbytes)
     form = zip_form(piece.shape, piece.dtype)
     rows = piece.sizes[0] if piece.sizes else 1
-    return ItemPlace(offset, form.nbytes, offset + len(form.head), form.data_nbytes, piece.start, rows)
+    return Place(offset, form.nbytes, offset + len(form.head), form.data_nbytes, piece.start, rows)
 
 
 def _local_metadata(placed: Sequence[Placed], planner_data: Mapping[str, Any]) -> bytes:

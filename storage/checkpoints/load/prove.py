@@ -35,7 +35,7 @@ from holdfast.errors import CheckpointError
 from holdfast.models.rehearsal import Proof
 from holdfast.storage.checkpoints.format.alike import alike
 from holdfast.storage.checkpoints.format.item_bytes import bytes_of, stored
-from holdfast.storage.checkpoints.format.layout import ItemPlace, dump_object
+from holdfast.storage.checkpoints.format.layout import Place, dump_object
 from holdfast.storage.checkpoints.format.overlaps import inside
 from holdfast.storage.checkpoints.load.empty_copy import GROUP_BYTES, EmptyBoxes, LoadedBox, groups
 from holdfast.storage.checkpoints.load.findings import Findings, first_line
@@ -95,7 +95,7 @@ class _Shard:
         self._metadata = metadata
         self._payload = payload
         self._found = found
-        self._places: Mapping[MetadataIndex, ItemPlace] = metadata.storage_data or {}
+        self._places: Mapping[MetadataIndex, Place] = metadata.storage_data or {}
         self._rows: defaultdict[tuple[object, ...], list[_Rows]] = defaultdict(list)
 
     def prove(self, group_bytes: int) -> int:
@@ -270,7 +270,7 @@ def _expected(name: str, known: STORAGE_TYPES) -> Iterator[tuple[MetadataIndex, 
         yield MetadataIndex(name, chunk.offsets), chunk.sizes.numel() * known.properties.dtype.itemsize
 
 
-def _why_not(place: ItemPlace | None, nbytes: int | None, payload_nbytes: int) -> str:
+def _why_not(place: Place | None, nbytes: int | None, payload_nbytes: int) -> str:
     """Return why an item cannot lie where the metadata places it; empty: it can."""
     if place is None:
         return "missing: the file has no bytes of it"

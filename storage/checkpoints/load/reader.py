@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.foreign_metadata import load_foreign
-from holdfast.storage.checkpoints.format.layout import ItemPlace, Placed
+from holdfast.storage.checkpoints.format.layout import Place, Placed
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.load.exchange import Ballot, Exchange, first_line
 from holdfast.storage.checkpoints.load.safe_load import SafeLoadPlanner
@@ -176,7 +176,7 @@ class ShardReader(StorageReader):
         with path.open("rb") as file:
             # A private mapping: tensors over it may be written to, the file never is.
             self._buf = mmap.mmap(file.fileno(), self.header.file_nbytes, access=mmap.ACCESS_COPY)
-        self._places: dict[Any, ItemPlace] = {}
+        self._places: dict[Any, Place] = {}
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
