@@ -34,10 +34,9 @@ class Engine:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(machines, "REGISTERED_S", 1.5)
     monkeypatch.setattr(machines, "_known", lambda *_: {})
     secret.create(tmp_path / "secret")
-    return Settings(home=tmp_path, driver="slurm")
+    return Settings(home=tmp_path, driver="slurm", up_s=0.75)
 
 
 def test_engine_is_asked_a_small_part_of_the_time(
@@ -55,7 +54,7 @@ def test_machine_that_dies_while_it_starts_is_reported_at_once(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the end of the time that it has."""
-    monkeypatch.setattr(machines, "REGISTERED_S", 600.0)
     monkeypatch.setattr(drivers, "from_settings", lambda _: Engine(0.0, alive=False))
+    patient = settings.model_copy(update={"up_s": 300.0})
     with pytest.raises(UnavailableError, match="slow says: d"):
-        machines.have(settings, 1, lambda _: None, threading.Event())
+        machines.have(patient, 1, lambda _: None, threading.Event())
