@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.daemon import Agent
+from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.run import Run
@@ -73,6 +74,7 @@ class SimAgent(Agent):
             prover=prover,
         )
         self._ranks = 2
+        self._bench = Bench(self.forks.run)
         self._supply = Supply(host)  # type: ignore[assignment]
         self._carrier = self.forks  # type: ignore[assignment]
         self._inspector = self  # type: ignore[assignment]

@@ -114,6 +114,8 @@ class _Exchange:
     async def _serve(self, app: Any, request: httpx.Request) -> None:
         answer = await call(app, request, self._body)
         network = self._network
+        if answer[0] == httpx.codes.INTERNAL_SERVER_ERROR:
+            network.scheduler.complaints.append(f"{request.url.path} failed: {answer[2][:300].decode()}")
 
         def arrive() -> None:
             if network.is_open(self._server.host, self._client.host):

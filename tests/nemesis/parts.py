@@ -33,9 +33,11 @@ class Memory(Nothing):
         self.root = Path("/sim") / host.name
         self.accept_from: dict[str, int] = {}
 
-    def shards(self) -> tuple[Shard, ...]:
-        """All that lie here."""
-        return tuple(self._host.shards.values())
+    def shards(self, saved: tuple[str, int] | None = None) -> tuple[Shard, ...]:
+        """All that lie here, or those of one step of a job."""
+        return tuple(
+            shard for shard in self._host.shards.values() if saved in (None, (shard.job, shard.step))
+        )
 
     def own(self, job: str) -> Path:
         """A name."""
