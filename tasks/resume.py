@@ -14,7 +14,7 @@ from holdfast.errors import (
     WaitError,
 )
 from holdfast.models.classes import IncidentClass
-from holdfast.models.job import JobState
+from holdfast.models.job import FromScratch, JobState
 from holdfast.operations import restore
 from holdfast.operations.first_steps import first_steps
 from holdfast.operations.launch import Launched, launch
@@ -66,7 +66,8 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
     """Start the job; return the epoch, and the case with the bound that holds for it.
 
     Where a machine was evicted that computes wrong results, it goes on from before its numbers jumped: what that
-    machine took part in is in every state since. Without any earlier state it goes on from what there is.
+    machine took part in is in every state since. Without any earlier state it goes on from what there is, and not from
+    zero, whatever the job's ``from_scratch``: that is for jobs whose states are lost.
     """
     jumped = last_good.before_jump(case.incident.alerts, case.ctx.policy.detect.metrics.jump_steps)
     proven = case.incident_class is IncidentClass.SILENT_CORRUPTION and bool(case.done("evict"))
@@ -76,7 +77,7 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
     bound = last_good.bound(case.incident.alerts, known, by_hand=False)
     before = case.model_copy(update={"last_good_step": bound})
     try:
-        launched = await start(before)
+        launched = await start(before, from_scratch=FromScratch.NEVER)
     except LimitError as none:
         get_run_logger().warning("no state from before the jump is left: %s", none)
         return await start(case), case
@@ -89,16 +90,19 @@ def _short(why: str) -> str:
 
 
 @task(task_run_name="start {case.job}")
-async def start(case: RecoveryContext, after: int | None = None) -> Launched:
+async def start(
+    case: RecoveryContext, after: int | None = None, from_scratch: FromScratch | None = None
+) -> Launched:
     """Choose the state to restore, start all ranks, and move it to where it is needed meanwhile.
 
-    ``after`` is an epoch that refused the state from which it was to resume.
+    ``after`` is an epoch that refused the state from which it was to resume; ``from_scratch`` goes before the job's
+    own setting.
     """
 
     async def act() -> dict[str, Any]:
         # Processes that loaded part of a state that was refused are not kept.
         keep_s = case.keep_s if after is None else 0.0
-        return (await _patiently(case, key, keep_s)).model_dump(mode="json")
+        return (await _patiently(case, key, keep_s, from_scratch)).model_dump(mode="json")
 
     key = f"e{after or case.broken_epoch}{case.again_after}"
     done = await case.once("start", f"after-{key}", {"bound": case.last_good_step}, act)
@@ -109,7 +113,9 @@ async def start(case: RecoveryContext, after: int | None = None) -> Launched:
     return launched
 
 
-async def _patiently(case: RecoveryContext, key: str, keep_s: float) -> Launched:
+async def _patiently(
+    case: RecoveryContext, key: str, keep_s: float, from_scratch: FromScratch | None
+) -> Launched:
     """Launch; while a machine or store that the restore needs does not answer, retry after growing pauses.
 
     Each pause is an action of its own: a sign of life for the gateway, and in the account of the incident's time.
@@ -130,6 +136,7 @@ async def _patiently(case: RecoveryContext, key: str, keep_s: float) -> Launched
                 reason,
                 incident_id=case.incident_id,
                 bound=case.last_good_step,
+                from_scratch=from_scratch,
                 waited_s=waited_s,
                 ledger=case.ledger,
                 keep_s=keep_s,

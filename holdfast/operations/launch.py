@@ -18,7 +18,7 @@ from holdfast.errors import (
 from holdfast.models.agent import AgentState, OpenRendezvous, RankState, Rendezvous, Settled, Start
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
-from holdfast.models.job import Job
+from holdfast.models.job import FromScratch, Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps, fleet, restore, start_from
 from holdfast.operations.context import Context
@@ -82,6 +82,7 @@ async def launch(
     incident_id: str | None = None,
     bound: int | None = None,
     choice: Choice | None = None,
+    from_scratch: FromScratch | None = None,
     waited_s: float = 0.0,
     ledger: Ledger | None = None,
     ahead: Rendezvous | None = None,
@@ -100,6 +101,7 @@ async def launch(
         incident_id: the incident that this recovers.
         bound: newest step that may be restored; None: no bound.
         choice: the state that a person wants it to be restored from; None: the newest usable state.
+        from_scratch: whether it starts from zero where no state is usable; None: by the job's setting.
         waited_s: how long the caller waited for S3 already.
         ledger: where it is recorded; None: the site's, even if another run acts on the job.
         ahead: where ranks of the next epoch that were started ahead have met; ranks are forked where they have not.
@@ -120,7 +122,7 @@ async def launch(
     async def plan(job: Job, states: Sequence[AgentState]) -> RestorePlan:
         if new:
             return await start_from.begun(ctx, job, _SCRATCH)
-        search = restore.Search(ctx, job, states, bound, refused, waited_s)
+        search = restore.Search(ctx, job, states, bound, refused, waited_s, from_scratch)
         made = await (restore.by_hand(search, choice) if choice else restore.plan(search))
         return await start_from.begun(ctx, job, made)
 

@@ -31,6 +31,8 @@ class Search:
     """The sources that were found damaged just before, in words."""
     waited_s: float = 0.0
     """How long the caller waited for S3 already."""
+    from_scratch: FromScratch | None = None
+    """Whether it starts from zero where no state is usable; None: by the job's setting, else the policy's."""
 
     @property
     def shards(self) -> list[Shard]:
@@ -183,7 +185,7 @@ def _facts(search: Search, made: RestorePlan, error: str) -> from_zero.PlanFacts
         store_error=error,
         gone=tuple(name for name in before if name not in job.machines),
         waited_s=search.waited_s,
-        from_scratch=job.spec.checkpoint.from_scratch,
+        from_scratch=search.from_scratch or job.spec.checkpoint.from_scratch,
     )
 
 

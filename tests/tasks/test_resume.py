@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StaleError
+from holdfast.errors import LimitError, StaleError
 from holdfast.models.agent import AgentState
-from holdfast.models.alert import Classification, IncidentClass
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.models.job import Job, JobSpec
+from holdfast.models.job import FromScratch, Job, JobSpec
 from holdfast.operations import restore as choose
 from holdfast.operations.context import Context
+from holdfast.operations.launch import Launched
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.objects.s3 import S3Store
+from holdfast.tasks import resume
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
+from holdfast.testing.play import without_prefect
 from tests.storage import servers
 
 WHY = "job 'gpt' step 40 in S3: __0_0.distcp, bytes 0 to 9: damaged"
@@ -52,6 +56,30 @@ def put(ctx: Context, *steps: int) -> None:
         manifest = manifests.Manifest(job="gpt", step=step, epoch=1, world_size=2, saved_at=9.0, nbytes=5)
         key = manifests.checkpoint_key("gpt", step, 1)
         ctx.store.put(f"{key}{manifests.MANIFEST}", manifest.model_dump_json().encode())
+
+
+def in_memory(*steps: int) -> list[AgentState]:
+    """Both machines hold their ranks' shards of the first epoch's ``steps``."""
+    return [
+        AgentState(
+            machine=f"m{rank + 1}",
+            incarnation="i",
+            shards=tuple(
+                Shard(
+                    job="gpt",
+                    rank=rank,
+                    step=step,
+                    epoch=1,
+                    machine=f"m{rank + 1}",
+                    tier=Tier.MEMORY,
+                    nbytes=1,
+                    digest="d",
+                )
+                for step in steps
+            ),
+        )
+        for rank in range(2)
+    ]
 
 
 async def planned(ctx: Context) -> int:
@@ -105,28 +133,61 @@ async def test_what_lies_in_memory_alone_is_given_up_as_well(ctx: Context) -> No
     """S3 has no checkpoint of that step: its shards on machines are named by no further plan."""
     put(ctx, 20)
     job = ctx.ledger.set_job("gpt", machines=("m1", "m2"))
-    held = [
-        AgentState(
-            machine=f"m{rank + 1}",
-            incarnation="i",
-            shards=tuple(
-                Shard(
-                    job="gpt",
-                    rank=rank,
-                    step=step,
-                    epoch=1,
-                    machine=f"m{rank + 1}",
-                    tier=Tier.MEMORY,
-                    nbytes=1,
-                    digest="d",
-                )
-                for step in (30, 40)
-            ),
-        )
-        for rank in range(2)
-    ]
+    held = in_memory(30, 40)
     for _ in range(2):
         assert await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}") == []
     made = await choose.plan(choose.Search(ctx, job, held))
     assert (made.step, made.tier) == (30, Tier.MEMORY)
     assert "refused: step 40 is suspect" in made.reasons
+
+
+async def test_a_bound_on_suspicion_is_no_reason_to_start_from_zero(ctx: Context) -> None:
+    """Whatever the job allows where its states are lost: this one has a state of step 40."""
+    job = ctx.ledger.set_job("gpt", machines=("m1", "m2"))
+    allows = job.spec.checkpoint.model_copy(update={"from_scratch": FromScratch.ALLOW})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"checkpoint": allows})})
+    held = in_memory(40)
+    made = await choose.plan(choose.Search(ctx, job, held, bound=37))
+    assert (made.step, made.tier) == (0, None)
+    with pytest.raises(LimitError, match="no saved step is usable"):
+        await choose.plan(choose.Search(ctx, job, held, bound=37, from_scratch=FromScratch.NEVER))
+
+
+async def test_without_a_state_from_before_a_jump_it_goes_on_from_what_there_is(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First a start from before the jump is tried, and never one from zero."""
+    jump = Alert(kind=AlertKind.METRIC_JUMP, job="gpt", epoch=2, at=1.0, evidence={"step": 43})
+    found = Classification(
+        incident_class=IncidentClass.SILENT_CORRUPTION, confidence=0.9, reasons=("the loss jumped",)
+    )
+    incident = ctx.ledger.open_incident("gpt", found, 2, [jump], 1.0)
+    ctx.ledger.begin(incident.id, 1, "evict:m1", "evict", {})
+    ctx.ledger.finish(incident.id, "evict:m1")
+    case = RecoveryContext(
+        incident_id=incident.id,
+        attempt=1,
+        job="gpt",
+        incident_class=IncidentClass.SILENT_CORRUPTION,
+        broken_epoch=2,
+    ).within(ctx)
+    tried: list[tuple[int | None, FromScratch | None]] = []
+
+    async def start(
+        case: RecoveryContext, after: int | None = None, from_scratch: FromScratch | None = None
+    ) -> Launched:
+        tried.append((case.last_good_step, from_scratch))
+        if case.last_good_step is not None:
+            raise LimitError("no saved step is usable")
+        return Launched(epoch=3, step=42, tier=Tier.MEMORY, reasons=())
+
+    async def verify(_case: RecoveryContext, _epoch: int) -> str:
+        return ""
+
+    monkeypatch.setattr(resume, "start", start)
+    monkeypatch.setattr(resume, "verify", verify)
+    with without_prefect():
+        launched = await resume.resume(case)
+    assert launched.step == 42
+    before = 43 - ctx.policy.detect.metrics.jump_steps
+    assert tried == [(before, FromScratch.NEVER), (None, None)]
