@@ -84,3 +84,16 @@ def test_what_was_evicted_is_not_accused_again(case: RecoveryContext) -> None:
     case.ctx.ledger.begin(case.incident_id, 1, "evict:m0", "evict", {})
     case.ctx.ledger.finish(case.incident_id, "evict:m0")
     assert set(late.roots(case)) == {"m1"}
+
+
+def test_an_alert_that_fires_again_after_it_was_over_accuses(case: RecoveryContext) -> None:
+    """In a later round of the incident: what counts is the newest report."""
+    join(case, "m3")
+    ledger, later = case.ctx.ledger, case.model_copy(update={"round": 1})
+    fires = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m3", incarnation="i1", at=1001.0)
+    ledger.record_alert(fires, case.incident_id, "joined")
+    assert set(late.roots(later)) == {"m3"}
+    ledger.record_alert(fires.model_copy(update={"firing": False}), case.incident_id, "resolved")
+    assert not late.roots(later)
+    ledger.record_alert(fires, case.incident_id, "joined")
+    assert set(late.roots(later)) == {"m3"}
