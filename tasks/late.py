@@ -34,9 +34,13 @@ def roots(case: RecoveryContext) -> dict[str, str]:
 
 
 def accused(case: RecoveryContext) -> tuple[str, ...]:
-    """Return the machines that the incident is about, without those that were only silent and answer again."""
-    back = returned.reached_again(case)
-    return tuple(name for name in case.accused if name not in back or name in roots(case))
+    """Return the machines that the incident is about, without those that were only silent and answer again.
+
+    One that a person named is among them in any case.
+    """
+    back, found = returned.reached_again(case), roots(case)
+    named = {alert.machine for alert in case.incident.alerts if alert.kind is AlertKind.MANUAL}
+    return tuple(name for name in case.accused if name not in back or name in found or name in named)
 
 
 def _of_evicted(alert: Alert, out: Mapping[str, str]) -> bool:

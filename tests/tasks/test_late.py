@@ -97,3 +97,16 @@ def test_an_alert_that_fires_again_after_it_was_over_accuses(case: RecoveryConte
     assert not late.roots(later)
     ledger.record_alert(fires, case.incident_id, "joined")
     assert set(late.roots(later)) == {"m3"}
+
+
+def test_who_answers_again_is_accused_by_a_person_alone(case: RecoveryContext) -> None:
+    """Machines that shared a switch were silent, and answer in the next round; one of them a person wants to go."""
+    ledger = case.ctx.ledger
+    join(case, "m3", "m4", kind=AlertKind.MACHINE_LOST)
+    for key, silent in (("pause:e1", ["m3", "m4"]), ("pause:e1r1", [])):
+        ledger.begin(case.incident_id, 1, key, "pause", {})
+        ledger.finish(case.incident_id, key, {"silent": silent, "unreachable": silent})
+    later = case.model_copy(update={"round": 1, "accused": ("m3", "m4")})
+    assert late.accused(later) == ()
+    join(case, "m3", kind=AlertKind.MANUAL)
+    assert late.accused(later) == ("m3",)
