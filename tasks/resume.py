@@ -49,7 +49,7 @@ async def _up(case: RecoveryContext) -> Launched:
         case = case.model_copy(update={"last_good_step": bound})
         await mark_suspect(case, "loss, gradient norm or state is wrong since then")
     most = case.ctx.policy.restore.most_unloadable
-    launched, case = await _begin(case)
+    launched, case, doubt = await _begin(case)
     unloadable: list[str] = []
     while why := await verify(case, launched.epoch):
         unloadable.append(f"checkpoint of step {launched.step} cannot be loaded: {_short(why)}")
@@ -59,11 +59,11 @@ async def _up(case: RecoveryContext) -> Launched:
                 f"look at these, then `holdfast resume {case.job} --step N`, or send a code update"
             )
         launched = await start(case, after=launched.epoch)
-    return launched.model_copy(update={"unloadable": tuple(unloadable)})
+    return launched.model_copy(update={"unloadable": (*doubt, *unloadable)})
 
 
-async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
-    """Start the job; return the epoch, and the case with the bound that holds for it.
+async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tuple[str, ...]]:
+    """Start the job; return the epoch, the case with the bound that holds for it, and a doubt about its state, if any.
 
     Where a machine was evicted that computes wrong results, it goes on from before its numbers jumped: what that
     machine took part in is in every state since. Without any earlier state it goes on from what there is, and not from
@@ -72,7 +72,7 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
     jumped = last_good.before_jump(case.incident.alerts, case.ctx.policy.detect.metrics.jump_steps)
     proven = case.incident_class is IncidentClass.SILENT_CORRUPTION and bool(case.done("evict"))
     if jumped is None or not proven or case.bound_by_hand:
-        return await start(case), case
+        return await start(case), case, ()
     known = jumped if case.last_good_step is None else min(jumped, case.last_good_step)
     bound = last_good.bound(case.incident.alerts, known, by_hand=False)
     before = case.model_copy(update={"last_good_step": bound})
@@ -80,8 +80,11 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext]:
         launched = await start(before, from_scratch=FromScratch.NEVER)
     except LimitError as none:
         get_run_logger().warning("no state from before the jump is left: %s", none)
-        return await start(case), case
-    return launched, before if launched.step <= (bound or 0) else case
+        launched = await start(case)
+    if launched.step <= (bound or 0):
+        return launched, before, ()
+    none_older = f"no state up to step {bound} can be had"
+    return launched, case, (f"{none_older}: that of step {launched.step} may have what the evicted machine computed",)
 
 
 def _short(why: str) -> str:

@@ -56,7 +56,7 @@ class Launched(Frozen):
     """Which newer steps were skipped, where each rank's state came from, and why processes are new, with reasons."""
 
     unloadable: tuple[str, ...] = ()
-    """Newer states that the ranks could not load, in words."""
+    """Newer states that the ranks could not load, and doubts about the one that was taken, in words."""
     kept: int = 0
     """Ranks that went on in their process."""
     ranks: int = 0

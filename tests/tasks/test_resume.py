@@ -156,7 +156,7 @@ async def test_a_bound_on_suspicion_is_no_reason_to_start_from_zero(ctx: Context
 async def test_without_a_state_from_before_a_jump_it_goes_on_from_what_there_is(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First a start from before the jump is tried, and never one from zero."""
+    """First a start from before the jump is tried, and never one from zero. The summary has the doubt."""
     jump = Alert(kind=AlertKind.METRIC_JUMP, job="gpt", epoch=2, at=1.0, evidence={"step": 43})
     found = Classification(
         incident_class=IncidentClass.SILENT_CORRUPTION, confidence=0.9, reasons=("the loss jumped",)
@@ -188,6 +188,7 @@ async def test_without_a_state_from_before_a_jump_it_goes_on_from_what_there_is(
     monkeypatch.setattr(resume, "verify", verify)
     with without_prefect():
         launched = await resume.resume(case)
-    assert launched.step == 42
     before = 43 - ctx.policy.detect.metrics.jump_steps
+    assert launched.step == 42
+    assert f"no state up to step {before} can be had: that of step 42 may" in launched.summary
     assert tried == [(before, FromScratch.NEVER), (None, None)]
