@@ -69,7 +69,8 @@ def _looks(case: RecoveryContext) -> list[searched.Look]:
         if past.incident_class is not IncidentClass.FAIL_SLOW or past.closed_at is None or not same:
             continue
         wait = ledger.last_wait(past.id)
-        done = {each.kind for each in ledger.actions(past.id) if each.state is ActionState.DONE}
+        actions = ledger.actions(past.id, evidence=False)
+        done = {each.kind for each in actions if each.state is ActionState.DONE}
         look = searched.Look(
             incident=past.id,
             opened_at=past.opened_at,
