@@ -68,7 +68,7 @@ async def first_steps(
         told = fleet.answered(answers)
         known |= {name: found.ranks for name, found in told.items()}
         start.away = (start.away | answers.keys()) - told.keys()
-        if gone := start.gone(set(fleet.lost(answers)) - set(fleet.silent(answers)), told):
+        if gone := start.gone(set(fleet.lost(answers)) - set(fleet.silent(answers)), answers):
             raise RecoveryError(f"epoch {epoch}: {join_names(gone)} refuses connections: its ranks are gone")
         ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
@@ -102,11 +102,15 @@ class _Start:
         self.away: set[str] = set()
         """Machines that did not answer when they were asked last: what is known of their ranks is old."""
 
-    def gone(self, refused: Collection[str], answered: Collection[str]) -> list[str]:
-        """Return the machines that have refused connections for a while: no rank may be left to report their loss."""
+    def gone(self, refused: Collection[str], asked: Collection[str]) -> list[str]:
+        """Return the machines that have refused connections for a while: no rank may be left to report their loss.
+
+        One that was silent in between is not known to be: its network may be bad.
+        """
         now = self._clock.monotonic()
-        for name in answered:
-            self._refused_at.pop(name, None)
+        for name in asked:
+            if name not in refused:
+                self._refused_at.pop(name, None)
         since = {name: self._refused_at.setdefault(name, now) for name in refused}
         return sorted(name for name, at in since.items() if now - at >= _REFUSED_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,20 @@ async def test_machines_that_are_all_gone_are_not_waited_for(
     with pytest.raises(RecoveryError, match="refuses connections"):
         await first_steps(ctx, "gpt", 2, 300.0)
     assert 3.0 <= clock.now() - began < 10.0
+
+
+async def test_a_machine_whose_connections_break_now_and_then_is_not_gone(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two that broke nothing came back at all: its ranks may run."""
+    ctx, clock = slow
+    looks = itertools.count()
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        clock.advance(40.0)
+        error = SilentError("no answer") if next(looks) % 2 else UnavailableError("connection reset")
+        return {machine.name: error for machine in machines}
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
+        await first_steps(ctx, "gpt", 2, 300.0)
