@@ -22,7 +22,7 @@ RUN = """
 import json, sys
 from holdfast.agent.diagnostics import collectives
 for told in json.loads(sys.argv[1]):
-    collectives.all_gather(collectives.Part(**told))
+    collectives.all_gather(collectives.CheckPart(**told))
 """
 LIMIT_S = 90.0
 SLOW_KBIT = 1000
