@@ -226,19 +226,21 @@ class OptimizerPart:
                 node = by_names(known, (self.name, "state", name), param)
             if node is not None:
                 self._saved[name] = node
-                self._require_placeable(name, param, told.get("parts", {}).get(name), known)
+                self._require_placeable(name, param, told.get("parts"), known)
                 self._want(name, node, param, known)
         self._shared = told["shared"]
         for _, node in self._shared:
             known.want(node)
 
-    def _require_placeable(self, name: str, param: Tensor, part: Any, known: Known) -> None:
+    def _require_placeable(
+        self, name: str, param: Tensor, parts: Mapping[str, Any] | None, known: Known
+    ) -> None:
         path = f"{self.name}.state.{name}"
         if isinstance(param, DTensor) and self._was_whole(name, known):
             require_open(self._saved[name], path, lambda item: _fits(known.tensor(item)[0], param))
             self._divided.add(name)
-        else:
-            require_same_part(self._saved[name], param, path, part)
+        elif parts is not None:  # a release before noted no parts: its checkpoints are taken as it took them
+            require_same_part(self._saved[name], param, path, parts.get(name))
 
     def _was_whole(self, name: str, known: Known) -> bool:
         """Return whether the rank that saved the parameter had all of it in a plain tensor."""

@@ -63,6 +63,17 @@ def test_a_torn_shard_is_refused_by_name(make_agent: MakeAgent) -> None:
         session_of(agent, (3, shard)).restore(training())
 
 
+def test_state_of_a_part_from_a_release_that_noted_no_parts_is_taken() -> None:
+    """8-bit state of torchao beside a distributed parameter: at the same number of ranks it fits, as it did then."""
+    model = nn.Linear(4, 1, bias=False)
+    part = OptimizerPart("optimizer", Part(torch.optim.SGD(model.parameters())), {"model": model})
+    part._saved = {"weight": {"exp_avg": ("@local", ("@ref", "own/0/x", "cpu", None), [], (8,), (1,))}}
+    known = Known(Metadata({}), {})
+    part._require_placeable("weight", model.weight, None, known)
+    with pytest.raises(CheckpointError, match="it was made of a rank's part of the parameter"):
+        part._require_placeable("weight", model.weight, {}, known)
+
+
 def test_too_little_shared_memory_is_told_before_training(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
