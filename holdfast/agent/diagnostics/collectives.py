@@ -39,8 +39,14 @@ TURNS_SHARE = 0.6
 STAY_S = 1.0
 """How long a process waits for another check before it ends."""
 _POLL_S = 0.005
-_NO_FAULT = ("is too old", "No CUDA GPUs are available", "Found no NVIDIA driver")
-"""Torch's reasons for not using GPUs that are no fault of theirs: the job's image, or what it may see."""
+_NO_FAULT = (
+    "is too old",
+    "No CUDA GPUs are available",
+    "Found no NVIDIA driver",
+    "Cannot re-initialize CUDA in forked subprocess",
+)
+"""Torch's reasons for not using GPUs that are no fault of theirs: the job's image, what it may see, or a module that
+the site has the fork server load (setting ``preload``) and that used CUDA there."""
 
 
 @dataclass(frozen=True)

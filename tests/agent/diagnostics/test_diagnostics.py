@@ -200,6 +200,7 @@ def test_room_on_the_gpus_that_a_check_takes(
         (8, "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", True),
         (8, "The NVIDIA driver on your system is too old (found version 11040)", False),
         (0, "No CUDA GPUs are available", False),
+        (8, "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, ...", False),
     ],
 )
 def test_gpus_that_torch_cannot_use_are_not_tested_by_the_processor(
