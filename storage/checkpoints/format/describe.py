@@ -19,8 +19,10 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from holdfast.storage.checkpoints.format.layout import Piece, dump_object, slot_nbytes
 from holdfast.storage.checkpoints.format.sharing import Ints
+from holdfast.storage.checkpoints.load.exchange import travels_as
 
 
+@travels_as("Kind")
 @dataclass(frozen=True)
 class ItemKind:
     """The kind of an item, apart from which part of it a rank holds."""

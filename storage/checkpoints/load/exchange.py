@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,23 @@ FAILURES = (
     AssertionError,
 )
 """Errors that torch and Python raise for a checkpoint that does not fit."""
+
+
+Kind = TypeVar("Kind")
+
+
+def travels_as(name: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Have objects of a class travel between ranks under the ``name`` that the release before has for it.
+
+    Ranks look each other's classes up by name, and machines are brought up to date one by one while a job runs.
+    """
+
+    def named(kind: type[Kind]) -> type[Kind]:
+        kind.__qualname__ = name
+        setattr(sys.modules[kind.__module__], name, kind)
+        return kind
+
+    return named
 
 
 # A group of Gloo's whose last collective was one of these must not be destroyed together with a DDP module (see

@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.layout import Placed, read_layout
+from holdfast.storage.checkpoints.load.exchange import travels_as
 from holdfast.storage.checkpoints.save.buffers import ShardHeader
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -46,6 +47,7 @@ class Saved:
     """Of the call that saved: a step may be saved more than once."""
 
 
+@travels_as("Entry")
 @dataclass(frozen=True)
 class HeldEntry:
     """One thing that a rank holds: a whole box of a tensor, or an object."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.storage.checkpoints.format.blocks import block_nbytes_for
+from holdfast.storage.checkpoints.load.exchange import travels_as
 from holdfast.storage.checkpoints.remote.manifests import ForeignFile, RemoteFile
 from holdfast.storage.checkpoints.remote.read_plan import Needs, ReadPlan, plan_reads
 
@@ -16,6 +17,7 @@ PIECE_BYTES = 16 << 20
 TURN_BYTES = 64 << 20
 
 
+@travels_as("Orders")
 @dataclass(frozen=True)
 class ReadOrders:
     """One rank's part of the read plan. ``file`` counts the sources; parallel arrays, in order of the plan."""

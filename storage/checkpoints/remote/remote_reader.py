@@ -30,7 +30,7 @@ from holdfast.storage.checkpoints.format.blocks import Blocks
 from holdfast.storage.checkpoints.format.boxes import Boxes
 from holdfast.storage.checkpoints.format.compact import CompactMetadata
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
-from holdfast.storage.checkpoints.load.exchange import FAILURES, Exchange, as_trouble
+from holdfast.storage.checkpoints.load.exchange import FAILURES, Exchange, as_trouble, travels_as
 from holdfast.storage.checkpoints.load.located import Located, Locator
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.boxes_reader import BoxesReader
@@ -66,6 +66,7 @@ class LoadReport(Frozen):
         return self.job_read_nbytes / max(1, self.job_needed_nbytes)
 
 
+@travels_as("Opening")
 @dataclass(frozen=True)
 class FirstReads:
     """The result of rank 0's reads, for all ranks."""
