@@ -205,6 +205,7 @@ class OptimizerPart:
             CheckpointError: it does not fit this optimizer.
         """
         params = self._params()
+        self._divided: set[str] = set()
         self._want_state(params, known)
         self._groups_then: list[Node] = known.nodes.get(f"{self.name}/groups") or []
         self._check_groups(params, known)
@@ -219,7 +220,6 @@ class OptimizerPart:
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
         told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
         self._saved: dict[str, Node] = {}
-        self._divided: set[str] = set()
         for name, param in params.items():
             node = told["params"].get(name)
             if node is None:
@@ -296,10 +296,12 @@ class OptimizerPart:
         self._regroup = bool(saved) and not missing and extra <= addable.keys()
         if self._regroup:
             self._by_name = dict(params) | {name: addable[name] for name in extra}
+            told = known.nodes.get(f"{self.name}/state") or {"params": {}}
             for name in extra:
-                node = (known.nodes.get(f"{self.name}/state") or {"params": {}})["params"].get(name)
+                node = told["params"].get(name)
                 if node is not None:
                     self._saved[name] = node
+                    self._require_placeable(name, addable[name], told.get("parts"), known)
                     self._want(name, node, addable[name], known)
             return
         elsewhere = not (missing & module_names)
