@@ -75,6 +75,7 @@ async def run_check(
     Raises:
         SettingsError: the command lacks what its check needs.
     """
+    began = time.perf_counter()
     machine = machine or Path(os.environ.get(ENV_MACHINE_DIR, "this machine")).name
     match command.check:
         case Check.INSPECT if inspector is None:
@@ -84,14 +85,15 @@ async def run_check(
         case Check.VENDOR:
             return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
         case Check.MATMUL | Check.PCIE | Check.BITWISE:
-            return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork), beside))
+            check = _in_processes(command, machine, bench or Bench(fork), beside, began)
+            return await _restoring(machine, check)
         case Check.NIC:
             return await interfaces.check(machine, _limit(command.timeout_s))
         case Check.FLIGHT_RECORDER:
             raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
     if command.check not in _TARGETS:
         return await plugged.diagnose(command, machine)
-    return await _in_processes(command, machine, bench or Bench(fork), beside)
+    return await _in_processes(command, machine, bench or Bench(fork), beside, began)
 
 
 async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
@@ -114,8 +116,14 @@ async def _of_driver(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
         return otherwise
 
 
-async def _in_processes(command: Diagnose, machine: str, bench: Bench, beside: bool) -> list[Finding]:
-    """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
+async def _in_processes(
+    command: Diagnose, machine: str, bench: Bench, beside: bool, began: float
+) -> list[Finding]:
+    """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before.
+
+    ``began``: when the command came. What the driver took of its time is not there for the processes: the caller waits
+    no longer for the findings.
+    """
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
     # Of a machine that serves a job some GPUs may be others': a role's replicas have theirs.
@@ -131,7 +139,8 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench, beside: b
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
         load = Load()
-        outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
+        left_s = max(_MARGIN_S, command.timeout_s - (time.perf_counter() - began))
+        outcomes = await _run(parts, _TARGETS[command.check], bench, left_s)
         own_s = sum(outcome.cpu_s for outcome in outcomes.values())
         busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
         busy = max([busy, *(outcome.busy for outcome in outcomes.values())])
@@ -231,7 +240,9 @@ async def _run(
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
             bench.leave(process)
-    late = CollectiveOutcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
+    late = CollectiveOutcome(
+        error=f"not finished within {timeout_s:.1f} s, or stopped because another failed"
+    )
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 
 

@@ -156,6 +156,26 @@ async def test_a_driver_that_hangs_holds_up_no_check(monkeypatch: pytest.MonkeyP
     assert [finding.ok for finding in found] == [True]
 
 
+async def test_what_the_driver_took_is_not_waited_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes hang with the driver: the caller would be gone when the findings are there."""
+    given: list[float] = []
+
+    async def run(
+        parts: list[CheckPart], _target: object, _bench: Bench, timeout_s: float
+    ) -> dict[int, CollectiveOutcome]:
+        given.append(timeout_s)
+        return {part.rank: GOOD for part in parts}
+
+    async def silent(_ask: object, otherwise: object) -> object:
+        await asyncio.sleep(0.05)
+        return otherwise
+
+    monkeypatch.setattr(machine_checks, "_of_driver", silent)
+    monkeypatch.setattr(machine_checks, "_run", run)
+    await run_check(command("matmul", processes=1, whole=True), ScriptedForks(), machine="m1")
+    assert given[0] <= 90.0 - 0.09
+
+
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
