@@ -84,7 +84,11 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tupl
     if launched.step <= (bound or 0):
         return launched, before, ()
     none_older = f"no state up to step {bound} can be had"
-    return launched, case, (f"{none_older}: that of step {launched.step} may have what the evicted machine computed",)
+    return (
+        launched,
+        case,
+        (f"{none_older}: that of step {launched.step} may have what the evicted machine computed",),
+    )
 
 
 def _short(why: str) -> str:
