@@ -123,19 +123,15 @@ def fails_often(ctx: Context, incident: Incident) -> bool:
     return sum(since < each.opened_at <= incident.opened_at for each in listed) > often.incidents
 
 
-def since_fresh(ctx: Context, incident: Incident) -> list[Incident]:
+def since_fresh(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> list[Incident]:
     """Return the job's earlier incidents since a person last acted: submitted it, resumed it, or switched its code."""
-    return _since_fresh(ctx, incident, ctx.ledger.epochs(incident.job))
-
-
-def _since_fresh(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> list[Incident]:
     known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]
     since = _fresh_since(ctx, incident, known, epochs)
     return [past for past in known if past.id != incident.id and since <= past.opened_at < incident.opened_at]
 
 
 def _recovered(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> list[Incident]:
-    return [past for past in _since_fresh(ctx, incident, epochs) if past.state is IncidentState.RECOVERED]
+    return [past for past in since_fresh(ctx, incident, epochs) if past.state is IncidentState.RECOVERED]
 
 
 def _fresh_since(

@@ -42,9 +42,10 @@ def must_not_be_searched(case: RecoveryContext, verdict: Verdict) -> None:
         LimitError: what else it is, a person must find out; the job runs on.
     """
     by_hand = any(alert.kind is AlertKind.MANUAL for alert in case.incident.alerts)
-    if verdict.suspects or case.stands or by_hand or late.roots(case) or standing.weigh(case).machines:
+    if verdict.suspects or case.stands or by_hand or late.roots(case):
         return
-    if why := searched.why_not_again(case.incident.opened_at, _looks(case), _helped_s(case)):
+    why = searched.why_not_again(case.incident.opened_at, _looks(case), _helped_s(case))
+    if why and not standing.weigh(case).machines:
         raise LimitError(why)
 
 
@@ -61,10 +62,11 @@ def _helped_s(case: RecoveryContext) -> float:
 
 def _looks(case: RecoveryContext) -> list[searched.Look]:
     ledger, job = case.ctx.ledger, case.job_now()
-    epochs = {each.epoch: each for each in ledger.epochs(case.job)}
+    epochs = ledger.epochs(case.job)
+    by_number = {each.epoch: each for each in epochs}
     found = []
-    for past in history.since_fresh(case.ctx, case.incident):
-        epoch = epochs.get(past.epoch)
+    for past in history.since_fresh(case.ctx, case.incident, epochs):
+        epoch = by_number.get(past.epoch)
         same = epoch and (epoch.machines, epoch.code_version) == (job.machines, job.code_version)
         if past.incident_class is not IncidentClass.FAIL_SLOW or past.closed_at is None or not same:
             continue

@@ -65,12 +65,7 @@ def weigh(case: RecoveryContext) -> Weighed:
 
 def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
     """Return what stood out at each look of a hang, oldest first; from the alert where no look has more, or none is."""
-    hang = incident.incident_class is IncidentClass.JOB_HANG
-    looks = [
-        a
-        for a in ctx.ledger.actions(incident.id)
-        if hang and a.kind in _LOOKS and a.state is ActionState.DONE
-    ]
+    looks = _looks(ctx, incident) if incident.incident_class is IncidentClass.JOB_HANG else []
     if any((look.result or {}).get("sure") for look in looks):
         return []
     found = [each for look in looks if (each := _of_look(look)) is not None]
@@ -81,6 +76,11 @@ def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
         return list(lives.values())
     ranks = () if incident.rank is None else (incident.rank,)
     return [Accusation(at=incident.opened_at, machines=(incident.machine,), ranks=ranks)]
+
+
+def _looks(ctx: Context, incident: Incident) -> list[Action]:
+    actions = ctx.ledger.actions(incident.id)
+    return [each for each in actions if each.kind in _LOOKS and each.state is ActionState.DONE]
 
 
 def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:

@@ -244,12 +244,17 @@ class OptimizerPart:
 
     def _was_whole(self, name: str, known: Known) -> bool:
         """Return whether the rank that saved the parameter had all of it in a plain tensor."""
+        for node in self._then(name, known):
+            return node[0] not in ("@ref", "@local") or (node[0] == "@ref" and node[3] is None)
+        return False
+
+    def _then(self, name: str, known: Known) -> Iterator[tuple[Any, ...]]:
+        """Yield what the modules' trees have of a parameter."""
         for part in self._modules:
             held = (known.nodes.get(part) or {}).get("state", {})
             node = held.get(name if len(self._modules) == 1 else name.removeprefix(f"{part}."))
             if isinstance(node, tuple) and node:
-                return node[0] not in ("@ref", "@local") or (node[0] == "@ref" and node[3] is None)
-        return False
+                yield node
 
     def _want(self, name: str, node: Node, param: Tensor, known: Known) -> None:
         if not isinstance(node, dict):
@@ -270,12 +275,7 @@ class OptimizerPart:
 
     def _device_then(self, name: str, known: Known) -> str:
         """Return on which kind of device a parameter was when it was saved; empty: that is not known."""
-        for part in self._modules:
-            nodes = (known.nodes.get(part) or {}).get("state", {})
-            node = nodes.get(name.removeprefix(f"{part}.") if len(self._modules) > 1 else name)
-            if isinstance(node, tuple) and node[0] == "@ref":
-                return str(node[2])
-        return ""
+        return next((str(node[2]) for node in self._then(name, known) if node[0] == "@ref"), "")
 
     def _held_option(self, number: int, option: str) -> Any:
         groups = self.optimizer.param_groups

@@ -52,7 +52,7 @@ def code_of(error: BaseException) -> str:
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed if sent again: no answer, a torn one, or a server error."""
     if isinstance(error, ClientError):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        status = _status(error)
         if code_of(error) in NOT_THERE_CODES:
             return False
         return status >= 500 or status == 429 or code_of(error) in _TRANSIENT_CODES

@@ -408,14 +408,20 @@ def test_what_ended_an_allocation_shows_when_it_has_ended(
     assert any("state=drain" in word for command in run.asked for word in command) is drained
 
 
+def of_ended(state: str, folder: Path) -> tuple[Scripted, SlurmDriver]:
+    """A driver whose only machine, on node1, has a job that ended in ``state``; and what it asks Slurm by."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(folder, run)
+    asked.provision(1)
+    queue.jobs[1] = (state, "node1", queue.jobs[1][2])
+    return run, asked
+
+
 @pytest.mark.parametrize("state", ["drained", "down", "fail"])
 def test_what_a_person_took_out_is_neither_resumed_nor_restarted(tmp_path: Path, state: str) -> None:
     """It may be under repair, or kept as it is for a look: their reason would be replaced by ours, and then lifted."""
-    queue = Queue()
-    run = queue.runner()
-    asked = driver(tmp_path, run)
-    asked.provision(1)
-    queue.jobs[1] = ("CANCELLED", "node1", queue.jobs[1][2])
+    run, asked = of_ended("CANCELLED", tmp_path)
     run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|{state}|bad DIMM\n")
     asked.evict("node1", Scope.CLUSTER, "gone")
     for act in (lambda: asked.release("node1"), lambda: asked.reboot("node1", "Xid 79", "", 0.01)):
@@ -426,11 +432,7 @@ def test_what_a_person_took_out_is_neither_resumed_nor_restarted(tmp_path: Path,
 
 def test_what_slurm_drained_for_processes_that_stay_is_restarted(tmp_path: Path) -> None:
     """That is what ends them; only its release waits for who may lift a drain that is not ours."""
-    queue = Queue()
-    run = queue.runner()
-    asked = driver(tmp_path, run)
-    asked.provision(1)
-    queue.jobs[1] = ("CANCELLED", "node1", queue.jobs[1][2])
+    run, asked = of_ended("CANCELLED", tmp_path)
     run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out="node1|drained|Kill task failed\n")
     asked.evict("node1", Scope.CLUSTER, "gone")
     with pytest.raises(UnavailableError, match="not seen to restart"):
@@ -443,11 +445,7 @@ def test_what_slurm_drained_for_processes_that_stay_is_restarted(tmp_path: Path)
 @pytest.mark.parametrize("reason", ["Not responding", "holdfast: gpt-1: gone", "reboot timed out"])
 def test_what_slurm_or_we_set_down_is_resumed(tmp_path: Path, reason: str) -> None:
     """With the release of the machine."""
-    queue = Queue()
-    run = queue.runner()
-    asked = driver(tmp_path, run)
-    asked.provision(1)
-    queue.jobs[1] = ("NODE_FAIL", "node1", queue.jobs[1][2])
+    run, asked = of_ended("NODE_FAIL", tmp_path)
     run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|down*|{reason}\n")
     asked.evict("node1", Scope.JOB, "gone")
     asked.release("node1")

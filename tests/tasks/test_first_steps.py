@@ -228,18 +228,25 @@ async def test_a_machine_that_is_gone_is_not_waited_for_as_one_that_prepares(
         await first_steps(ctx, "gpt", 1, 300.0)
 
 
+def failing(clock: FakeClock, look_s: float, *errors: HoldfastError) -> Callable[..., Any]:
+    """Looks of ``look_s`` each, at which all machines fail in the same way: by the next of ``errors`` in turn."""
+    turns = itertools.cycle(errors)
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        clock.advance(look_s)
+        error = next(turns)
+        return {machine.name: error for machine in machines}
+
+    return ask
+
+
 async def test_machines_that_are_all_gone_are_not_waited_for(
     slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No rank is left to end for the loss of another one; one that restarts its server for a moment is waited for."""
     ctx, clock = slow
     began = clock.now()
-
-    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
-        clock.advance(1.0)
-        return {machine.name: UnavailableError("connection refused") for machine in machines}
-
-    monkeypatch.setattr(fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, UnavailableError("connection refused")))
     with pytest.raises(RecoveryError, match="refuses connections"):
         await first_steps(ctx, "gpt", 2, 300.0)
     assert 3.0 <= clock.now() - began < 10.0
@@ -250,13 +257,7 @@ async def test_a_machine_whose_connections_break_now_and_then_is_not_gone(
 ) -> None:
     """Between two that broke nothing came back at all: its ranks may run."""
     ctx, clock = slow
-    looks = itertools.count()
-
-    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
-        clock.advance(40.0)
-        error = SilentError("no answer") if next(looks) % 2 else UnavailableError("connection reset")
-        return {machine.name: error for machine in machines}
-
-    monkeypatch.setattr(fleet, "ask", ask)
+    errors = UnavailableError("connection reset"), SilentError("no answer")
+    monkeypatch.setattr(fleet, "ask", failing(clock, 40.0, *errors))
     with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
         await first_steps(ctx, "gpt", 2, 300.0)

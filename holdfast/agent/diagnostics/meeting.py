@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from holdfast.agent.diagnostics.collectives import CheckPart
 
 _POLL_S = 0.005
-_INTERFACE = "GLOO_SOCKET_IFNAME"
-_GIVEN = os.environ.get(_INTERFACE, "")
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Gloo's variable for the interface by which it is reached."""
+_GIVEN = os.environ.get(INTERFACE, "")
 """The site's own choice, as it was before any check."""
 
 
@@ -33,13 +34,13 @@ def bind(part: CheckPart) -> None:
     Each time: a process may have had another check before. By itself gloo takes the address of the host's name, which
     may be slow, absent, or one that no other machine reaches.
     """
-    if _GIVEN or _INTERFACE in part.env:
+    if _GIVEN or INTERFACE in part.env:
         return
-    local = not part.port or _is_loopback(part.host)
+    local = not part.port or is_loopback(part.host)
     if name := "lo" if local else interface_to(part.host, part.port):
-        os.environ[_INTERFACE] = name
+        os.environ[INTERFACE] = name
     else:
-        os.environ.pop(_INTERFACE, None)
+        os.environ.pop(INTERFACE, None)
 
 
 def interface_to(host: str, port: int) -> str:
@@ -105,7 +106,8 @@ def _meet(store: Store, part: CheckPart, offer: str) -> tuple[str, str | None]:
     return f"{me}-{taken}", get(f"offer-{taken}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address is of this host alone; a name is looked up nowhere."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
-from holdfast.agent.diagnostics import flight_files
+from holdfast.agent.diagnostics import flight_files, meeting
 from holdfast.agent.ranks import extension_locks, gloo_interface, survivors, torch_files
 from holdfast.agent.ranks.exits import LOG_READ_BYTES
 from holdfast.agent.ranks.forkserver import ForkServer
@@ -31,10 +31,6 @@ from holdfast.models.roles import TRAINER
 from holdfast.policies.classify import last_words
 from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.roles import ENV_INDEX
-
-_GLOO = "GLOO_SOCKET_IFNAME"
-_NAME_S = 2.0
-"""Longest wait for the address of this host's name."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +148,7 @@ class Run:
             os.makedirs(folder, exist_ok=True)
         group = self._remains.open(self.name) if self._remains is not None else ""
         try:
-            self._interface = await self._gloo_interface()
+            self._interface = await gloo_interface.of_ranks(self.start)
             orders = {rank: self._order(rank, code, group) for rank in self.start.ranks}
             kept = self._go_on(orders)
             for rank in self.start.ranks:
@@ -172,19 +168,6 @@ class Run:
         except BaseException:
             await self.stop()
             raise
-
-    async def _gloo_interface(self) -> str:
-        """Return the interface for gloo, where job and site choose none and it would find none of use by itself."""
-        start = self.start
-        several = start.world_size > len(start.ranks) and not start.rendezvous.host.startswith("127.")
-        if not several or _GLOO in start.env or os.environ.get(_GLOO):
-            return ""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_NAME_S):
-                return await asyncio.to_thread(
-                    gloo_interface.needed, start.rendezvous.host, start.rendezvous.port
-                )
-        return ""
 
     async def _is_given_up(self, process: Watched, board: RankTable) -> bool:
         """End a process that was kept and is late; return whether another one may take its place.
@@ -464,7 +447,7 @@ class Run:
         if self._role_of is not None and start.replay is None:
             env |= self._role_of(start.job, TRAINER, 0, start.epoch)
         if self._interface:
-            env[_GLOO] = self._interface
+            env[meeting.INTERFACE] = self._interface
         # A job that was recorded before they were refused may name the agent's own variables.
         own = {name: value for name, value in start.env.items() if name not in OF_RANKS | OF_AGENTS}
         env |= flight_files.environment(self.flight_folder, own)
@@ -500,5 +483,5 @@ def _torchrun(start: Start, rank: int) -> dict[str, str]:
     if per_machine > 1:
         env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     if host.startswith("127."):
-        env[_GLOO] = "lo"  # gloo would resolve the host's name, which may be slow or absent
+        env[meeting.INTERFACE] = "lo"  # gloo would resolve the host's name, which may be slow or absent
     return {name: str(value) for name, value in env.items()}

@@ -48,17 +48,13 @@ class SlurmNodes:
         if not names:
             return {}
         try:
-            listed = self._slurm(
-                "sinfo",
-                "--noheader",
-                "--Node",
-                "--all",
-                f"--nodes={','.join(names)}",
-                f"--format={listing.NODE_FORMAT}",
-            )
+            return self._listed(f"--nodes={','.join(names)}")
         except RefusedError:  # PrivateData=nodes
             return {name: Node(name=name, state="UNKNOWN") for name in names}
-        return listing.nodes(listed)
+
+    def _listed(self, *which: str) -> dict[str, Node]:
+        command = ("sinfo", "--noheader", "--Node", "--all", *which, f"--format={listing.NODE_FORMAT}")
+        return listing.nodes(self._slurm(*command))
 
     def drain(self, machine: str, reason: str) -> str:
         """Drain the node; returns the reason it now carries, empty when we may not or it is gone."""
@@ -119,10 +115,10 @@ class SlurmNodes:
 
     def _answering(self, but: str) -> list[str]:
         try:
-            listed = self._slurm("sinfo", "--noheader", "--Node", "--all", f"--format={listing.NODE_FORMAT}")
+            listed = self._listed()
         except HoldfastError:
             return []
-        return [name for name, node in listing.nodes(listed).items() if node.usable and name != but]
+        return [name for name, node in listed.items() if node.usable and name != but]
 
     def is_reachable(self, machine: str) -> bool:
         """Return whether the node's slurmd takes connections."""

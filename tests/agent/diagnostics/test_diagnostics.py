@@ -101,6 +101,32 @@ async def test_all_gpus_of_a_machine_that_serves_no_job_take_part(
     assert [(part.rank, part.size) for part in forks.parts] == [(rank, ranks) for rank in range(ranks)]
 
 
+class EightGpus:
+    """NVIDIA's library on a machine with eight; number 3 is full."""
+
+    NVMLError = RuntimeError
+
+    @staticmethod
+    def nvmlDeviceGetCount() -> int:  # noqa: N802  (its name)
+        return 8
+
+    @staticmethod
+    def nvmlDeviceGetHandleByIndex(index: int) -> int:  # noqa: N802
+        return index
+
+    @staticmethod
+    def nvmlDeviceGetMemoryInfo(gpu: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(free=(1 if gpu == 3 else 40) << 30)
+
+
+def show_gpus(shown: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the agent see those that ``CUDA_VISIBLE_DEVICES`` names; None: it is not set."""
+    monkeypatch.setattr(machine_state, "_nvml", lambda: EightGpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+
+
 @pytest.mark.parametrize(
     ("shown", "seen"),
     [(None, 8), ("", 0), ("3", 1), ("0,1,2", 3), ("-1", 0), ("NoDevFiles", 0), ("GPU-3f, 1,x,2", 2)],
@@ -109,19 +135,7 @@ def test_gpus_that_are_hidden_take_no_part(
     shown: str | None, seen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process for a GPU that torch does not see would test the processor instead."""
-
-    class Library:
-        NVMLError = RuntimeError
-
-        @staticmethod
-        def nvmlDeviceGetCount() -> int:  # noqa: N802  (its name)
-            return 8
-
-    monkeypatch.setattr(machine_state, "_nvml", lambda: Library)
-    if shown is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    show_gpus(shown, monkeypatch)
     assert machine_state.visible_gpus() == seen
 
 
@@ -190,26 +204,7 @@ def test_room_on_the_gpus_that_a_check_takes(
     shown: str | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first two that are visible; another one is full."""
-
-    class Library:
-        NVMLError = RuntimeError
-
-        @staticmethod
-        def nvmlDeviceGetCount() -> int:  # noqa: N802  (its name)
-            return 8
-
-        @staticmethod
-        def nvmlDeviceGetHandleByIndex(index: int) -> int:  # noqa: N802
-            return index
-
-        @staticmethod
-        def nvmlDeviceGetMemoryInfo(gpu: int) -> SimpleNamespace:  # noqa: N802
-            return SimpleNamespace(free=(1 if gpu == 3 else 40) << 30)
-
-    monkeypatch.setattr(machine_state, "_nvml", lambda: Library)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if shown is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    show_gpus(shown, monkeypatch)
     assert machine_state.without_room(range(2)) == why
 
 
