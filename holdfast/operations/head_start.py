@@ -147,10 +147,20 @@ async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | N
 
 
 @dataclass(frozen=True)
+class Recurrence:
+    """Earlier failures of the job that may have to do with this one."""
+
+    again: int = 0
+    """The newest one came fewer than ``_QUIET_STEPS`` new steps before."""
+    often: bool = False
+    """There were so many of late that more is checked before a restart."""
+
+
+@dataclass(frozen=True)
 class _Past:
     """The job's past and its machines', as the ledger has them."""
 
-    again: int
+    recurrence: Recurrence
     rung: Rung
 
 
@@ -158,7 +168,7 @@ def _note(actor: Actor, incident: Incident, job: Job) -> _Past:
     """Record that the incident was taken up, and read what the decision needs (blocking)."""
     note_taken_up(actor.ctx, incident.id, job, 0)
     actor.ledger.set_job(job.name, state=JobState.RECOVERING, unless=JobState.STOPPED)
-    return _Past(_again(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
+    return _Past(recurrence(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
 
 
 def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
@@ -169,7 +179,8 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Pa
         incident_class=incident.incident_class,
         kept=told.kept if last_good.earliest_named(incident.alerts) is None else 0,
         silent=told.lost,
-        again=past.again,
+        again=past.recurrence.again,
+        often=past.recurrence.often,
         rung=past.rung,
         raised=raised,
         cause=cause,
@@ -178,17 +189,18 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Pa
     return restart_first.why_diagnosed_first(death, wanted=policy.keep_processes.restart_first)
 
 
-def _again(ctx: Context, incident: Incident, job: Job) -> int:
-    """Count earlier incidents that may be the same failure: within an hour, or without much progress since."""
-    policy = ctx.policy.ladder
-    listed = ctx.ledger.incidents(job.name, limit=policy.often.incidents + 1, evidence=False)
+def recurrence(ctx: Context, incident: Incident, job: Job) -> Recurrence:
+    """Compare an incident with the job's earlier ones since its submission, of any class."""
+    often = ctx.policy.ladder.often
+    listed = ctx.ledger.incidents(job.name, limit=often.incidents + 1, evidence=False)
     earlier = [e for e in listed if e.id != incident.id and e.opened_at >= job.submitted_at]
-    lately = [e for e in earlier if incident.opened_at - e.opened_at <= policy.often.window_s]
-    if lately or not earlier:
-        return len(lately)
+    if not earlier:
+        return Recurrence()
+    lately = sum(incident.opened_at - each.opened_at < often.window_s for each in earlier)
     epochs = ctx.ledger.epochs(job.name)
     before = max((each.reached for each in epochs if each.epoch <= earlier[0].epoch), default=0)
-    return int(max((each.reached for each in epochs), default=0) - before < _QUIET_STEPS)
+    quiet = max((each.reached for each in epochs), default=0) - before
+    return Recurrence(again=int(quiet < _QUIET_STEPS), often=lately >= often.incidents)
 
 
 def _rung(ctx: Context, incident: Incident, job: Job) -> Rung:

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError
-from holdfast.models.alert import Classification, Incident, IncidentClass
+from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec, Mode
 from holdfast.models.lease import HEAD_START, HEAD_START_S
 from holdfast.operations.context import Context
-from holdfast.operations.head_start import head_start
+from holdfast.operations.head_start import Recurrence, head_start, recurrence
 from holdfast.operations.once import Actor
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -84,3 +84,35 @@ async def test_nothing_is_touched_of_a_job_that_is_observed(ctx: Context) -> Non
     await head_start(ctx, incident)
     assert ctx.ledger.job_lease("gpt") is None
     assert not ctx.ledger.actions(incident.id)
+
+
+@pytest.mark.parametrize(
+    ("steps", "apart_s", "expected"),
+    [
+        ((50,), 60.0, Recurrence()),
+        ((5,), 60.0, Recurrence(again=1)),
+        ((5,), 7200.0, Recurrence(again=1)),
+        ((50, 5), 60.0, Recurrence(again=1)),
+        ((5, 50), 60.0, Recurrence()),
+        ((50,) * 5, 60.0, Recurrence()),
+        ((50,) * 6, 60.0, Recurrence(often=True)),
+        ((50,) * 6, 600.0, Recurrence()),
+    ],
+)
+def test_progress_since_the_incident_before_makes_a_failure_a_new_one(
+    ctx: Context, steps: tuple[int, ...], apart_s: float, expected: Recurrence
+) -> None:
+    """``steps``: new ones after each earlier incident; ``apart_s``: time between two."""
+    opened(ctx)
+    assert recurrence(ctx, ctx.ledger.incidents("gpt")[0], ctx.ledger.job("gpt")) == Recurrence()
+    clock, step = ctx.clock, 0
+    assert isinstance(clock, FakeClock)
+    for new in steps:
+        ctx.ledger.set_incident(ctx.ledger.incidents("gpt")[0].id, state=IncidentState.RECOVERED)
+        epoch, start, step = ctx.ledger.next_epoch("gpt"), step, step + new
+        ctx.ledger.open_epoch("gpt", epoch, start, "v1", [], "test")
+        ctx.ledger.mark("gpt", epoch, step, clock.now())
+        clock.advance(apart_s)
+        found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.9, reasons=("test",))
+        ctx.ledger.open_incident("gpt", found, epoch, [], clock.now())
+    assert recurrence(ctx, ctx.ledger.incidents("gpt")[0], ctx.ledger.job("gpt")) == expected
