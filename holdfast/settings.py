@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast import redact
@@ -85,6 +85,12 @@ class Settings(FromEnvironment):
         "path",
         description="How requests name the bucket: `path` (`https://HOST/BUCKET`), or `virtual` "
         "(`https://BUCKET.HOST`), which some stores know alone.",
+    )
+    s3_credentials: Literal["keys", "aws"] = Field(
+        "keys",
+        description="Where credentials come from: `keys`, the three settings that follow, or `aws`, what the AWS SDKs "
+        "find and renew in each process: `AWS_*` variables, `~/.aws`, a Kubernetes service account (IRSA, Pod "
+        "Identity), the instance's role.",
     )
     s3_access_key: str = Field("holdfast", description="Access key.")
     s3_secret_key: SecretStr = Field(
@@ -229,6 +235,21 @@ class Settings(FromEnvironment):
             if where.scheme not in ("http", "https") or not where.netloc:
                 raise ValueError("expected http://HOST:PORT or https://HOST:PORT")
         return value
+
+    @model_validator(mode="after")
+    def _credentials_belong_to_a_store(self) -> Self:
+        if self.s3_credentials == "aws" and self.embedded_s3:
+            raise ValueError(
+                "HOLDFAST_S3_CREDENTIALS=aws needs HOLDFAST_S3_ENDPOINT, such as "
+                "https://s3.eu-central-1.amazonaws.com: the embedded server has a key of its own"
+            )
+        given = self.s3_secret_key.get_secret_value() or self.s3_session_token.get_secret_value()
+        if self.s3_credentials == "aws" and given:
+            raise ValueError(
+                "HOLDFAST_S3_CREDENTIALS=aws and HOLDFAST_S3_SECRET_KEY or HOLDFAST_S3_SESSION_TOKEN: expected one of "
+                "them; unset the keys, or HOLDFAST_S3_CREDENTIALS"
+            )
+        return self
 
     @field_validator("location")
     @classmethod

@@ -108,7 +108,8 @@ def store_rights(
         if settings.stored_in_s3:
             advice = f"bucket {where}: allow s3:PutObject, GetObject, ListBucket, DeleteObject, AbortMultipartUpload, "
             advice += "ListBucketMultipartUploads and ListMultipartUploadParts to "
-            advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
+            whose = repr(settings.s3_access_key) if settings.s3_credentials == "keys" else "this host's role"
+            advice += f"{whose}, or fix HOLDFAST_S3_* (docs/settings.md)"
         return DoctorCheck(name=name, ok=False, found=f"cannot {doing}: {error}", advice=advice)
     return DoctorCheck(name=name, ok=True, found=f"write, read, list and delete in {where}")
 

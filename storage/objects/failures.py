@@ -9,13 +9,18 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
     ProxyConnectionError,
     ResponseStreamingError,
     SSLError,
+    SSOError,
 )
 
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
@@ -28,6 +33,13 @@ _SKEWED_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 """Answers to requests signed at a time that is minutes off the store's."""
 _SKEWED_S = 600.0
 """Stores refuse what is signed 15 minutes off. An answer to HEAD has a status and the store's time, and no code."""
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+)
 MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
 NOT_THERE_CODES = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"})
 """Answers of a store that does not have the operation."""
@@ -36,6 +48,7 @@ NOT_THERE_CODES = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"}
 _TORN = (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError)
 # botocore has no common class for these that certificates, which stay wrong, are not of as well.
 _NO_ANSWER = (
+    CredentialRetrievalError,
     ConnectTimeoutError,
     EndpointConnectionError,
     ProxyConnectionError,
@@ -67,7 +80,6 @@ def asks_to_slow_down(error: BaseException | None) -> bool:
 def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:
     """Return the same failure from our error tree, with what is wrong and what to do."""
     code = code_of(error)
-    status = _status(error)
     if code == "NoSuchBucket":
         return UnknownError(
             f"S3 at {endpoint} has no bucket {bucket!r}: create it, or point HOLDFAST_S3_BUCKET at one that "
@@ -75,27 +87,45 @@ def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastE
         )
     if code in MISSING_CODES:
         return UnknownError(f"no object {key!r} in bucket {bucket!r} of S3 at {endpoint}.")
+    refused = _refusal(error, f"S3 at {endpoint}", repr(bucket)) if isinstance(error, ClientError) else ""
+    return UnavailableError(refused or _trouble(error, endpoint, f"{bucket}/{key}"))
+
+
+def _refusal(error: ClientError, store: str, bucket: str) -> str:
+    """Return why the store does not take the credentials or the clock; empty: it is something else."""
+    code, status = code_of(error), _status(error)
+    if error.operation_name.startswith("AssumeRole"):
+        return (
+            f"{store}: AWS STS gives no credentials for bucket {bucket} ({code or status}): check the role of the "
+            "service account or profile, and whom it trusts."
+        )
     if code in _TOKEN_CODES:
-        return UnavailableError(
-            f"S3 at {endpoint} refuses our session token for bucket {bucket!r} ({code}): temporary keys end. Set "
-            "HOLDFAST_S3_ACCESS_KEY, HOLDFAST_S3_SECRET_KEY and HOLDFAST_S3_SESSION_TOKEN again, or lasting keys."
+        return (
+            f"{store} refuses our session token for bucket {bucket} ({code}): temporary keys end. Set "
+            "HOLDFAST_S3_ACCESS_KEY, HOLDFAST_S3_SECRET_KEY and HOLDFAST_S3_SESSION_TOKEN again, or lasting keys, or "
+            "HOLDFAST_S3_CREDENTIALS=aws, which renews them."
         )
     if code in _SKEWED_CODES or (status == 403 and code in {"403", "", "Forbidden"} and _is_skewed(error)):
-        return UnavailableError(
-            f"S3 at {endpoint} refuses a request for its time ({code or status}): the clock of this host and that of "
-            "the store are minutes apart. Set them by NTP; the keys are not at fault."
+        return (
+            f"{store} refuses a request for its time ({code or status}): the clock of this host and that of the store "
+            "are minutes apart. Set them by NTP; the keys are not at fault."
         )
     if code in _REFUSED_CODES or status in {401, 403}:
-        return UnavailableError(
-            f"S3 at {endpoint} refuses our credentials for bucket {bucket!r} ({code or status}): check "
-            "HOLDFAST_S3_ACCESS_KEY, HOLDFAST_S3_SECRET_KEY and what they are allowed."
+        return (
+            f"{store} refuses our credentials for bucket {bucket} ({code or status}): check HOLDFAST_S3_ACCESS_KEY, "
+            "HOLDFAST_S3_SECRET_KEY (with HOLDFAST_S3_CREDENTIALS=aws: the role) and what they are allowed."
         )
-    return UnavailableError(_trouble(error, endpoint, f"{bucket}/{key}"))
+    return ""
 
 
 def _trouble(error: Exception, endpoint: str, what: str) -> str:
     if isinstance(error, _TORN):
         return f"S3 at {endpoint}: {what} arrived damaged: {error}."
+    if isinstance(error, _NO_CREDENTIALS):
+        return (
+            f"S3 at {endpoint}: no credentials for {what} ({error}). With HOLDFAST_S3_CREDENTIALS=aws each process "
+            "takes them from AWS_* variables, ~/.aws, its service account or the instance's role: give it one of these."
+        )
     if isinstance(error, SSLError):
         return (
             f"S3 at {endpoint}: no TLS ({error}). Where its certificate is of a CA that this host does not know, name "

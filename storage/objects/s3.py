@@ -15,7 +15,7 @@ from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from boto3.session import Session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, NoCredentialsError
 from botocore.response import StreamingBody
 from tenacity import Retrying, retry_if_exception
 
@@ -52,15 +52,18 @@ _TRANSFER = TransferConfig(
 
 
 class S3Store:
-    """An :class:`~holdfast.storage.objects.base.ObjectStore` in one bucket of an S3 endpoint."""
+    """An :class:`~holdfast.storage.objects.base.ObjectStore` in one bucket of an S3 endpoint.
+
+    Without keys requests are signed with what the AWS SDKs find, and renew, in this process.
+    """
 
     def __init__(
         self,
         *,
         endpoint: str,
         bucket: str,
-        access_key: str,
-        secret_key: str,
+        access_key: str = "",
+        secret_key: str = "",
         session_token: str = "",
         region: str = "us-east-1",
         addressing: Literal["path", "virtual"] = "path",
@@ -72,7 +75,7 @@ class S3Store:
         self.bucket = bucket
         self._region = region
         self._addressing = addressing
-        self._keys = (access_key, secret_key, session_token or None)
+        self._keys = (access_key or None, secret_key or None, session_token or None)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
         self._deletes_many = True
@@ -381,6 +384,9 @@ class S3Store:
             yield
         except (BotoCoreError, ClientError, Boto3Error, ConnectionError) as error:
             cause = _cause(error)
+            if isinstance(cause, NoCredentialsError):  # a client without credentials looks for none again
+                with self._lock:
+                    self._clients.clear()
             raise explain(cause, self.endpoint, self.bucket, key) from cause
 
     def _transfers(self) -> S3Client:

@@ -15,20 +15,17 @@ class S3:
 
     @staticmethod
     def arguments(settings: Settings, url: str) -> dict[str, str]:
-        """Return what ``S3Store`` takes. Holds the secret key, and the session token of temporary ones.
+        """Return what ``S3Store`` takes: with ``keys`` the secret key too, and the session token of temporary ones.
 
         Raises:
             SettingsError: no secret key is set and there is no secret file.
         """
-        token = settings.s3_session_token.get_secret_value()
         return {
             "endpoint": settings.s3,
             "bucket": urlsplit(url).netloc,
             "region": settings.s3_region,
-            "access_key": settings.s3_access_key,
-            "secret_key": settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path),
             "read_timeout_s": str(settings.s3_read_s),
-            **({"session_token": token} if token else {}),
+            **(_keys(settings) if settings.s3_credentials == "keys" else {}),
             **({"addressing": settings.s3_addressing} if settings.s3_addressing != "path" else {}),
         }
 
@@ -40,3 +37,12 @@ class S3:
 
         given = {**arguments, "read_timeout_s": float(arguments.get("read_timeout_s", READ_TIMEOUT_S))}
         return S3Store(**given)  # type: ignore[arg-type]
+
+
+def _keys(settings: Settings) -> dict[str, str]:
+    token = settings.s3_session_token.get_secret_value()
+    return {
+        "access_key": settings.s3_access_key,
+        "secret_key": settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path),
+        **({"session_token": token} if token else {}),
+    }
