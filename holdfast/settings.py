@@ -389,6 +389,11 @@ def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
         return kind(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), **given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
+        if not first[
+            "loc"
+        ]:  # of several together; the message names them, the input is all values, secrets too
+            why = first["msg"].removeprefix("Value error, ")
+            raise SettingsError(f"settings: {why}. See docs/settings.md.") from None
         field = ".".join(str(part) for part in first["loc"])
         shown = "..." if _is_secret(field) else redact.passwords(repr(first.get("input")))
         name = f"{kind.model_config['env_prefix']}{field}".upper()
