@@ -177,6 +177,13 @@ def cut_machine_from_control(site: Site, fault: Fault) -> None:
 
 
 @kind(control=False)
+def cut_machine_from_machines(site: Site, fault: Fault) -> None:
+    """A machine and the others do not reach each other; the control plane reaches all of them."""
+    site.blame(fault.target)
+    _cut(site, fault, {fault.target}, set(site.hosts) - {fault.target})
+
+
+@kind(control=False)
 def lose_from_machine(site: Site, fault: Fault) -> None:
     """What a machine sends to the control plane is lost; it hears everything."""
     site.blame(fault.target)
