@@ -270,5 +270,5 @@ def _check_size(root: Path, names: Iterable[str]) -> None:
         listed = ", ".join(f"{name} ({sizes[name] >> 20} MiB)" for name in largest)
         raise SettingsError(
             f"code directory {root} holds {total >> 20} MiB, at most {MAX_BYTES >> 20} MiB can be a code version. "
-            f"Largest: {listed}. Put data elsewhere, or add it to .gitignore."
+            f"Largest: {listed}. Put data elsewhere, add it to .gitignore, or name the folder of the code (`code:`)."
         )
