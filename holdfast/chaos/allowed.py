@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, REPLICAS, SERVICES
+from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, REPLICAS, SERVICES, Strike
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import RefusedError
 from holdfast.models.job import ENDED, Job, JobState, Mode
 from holdfast.models.roles import TRAINER
+from holdfast.policies.config.diagnosis import BreakerPolicy
 from holdfast.policies.config.policy import Policy
+from holdfast.policies.escalate import breaker
 from holdfast.settings import Settings
 
 
@@ -80,3 +82,31 @@ def require_faults(
             )
         if fault in COSTLY and not standbys:
             raise RefusedError(f"{fault} costs the job a machine, and no standby is there to take its place.")
+
+
+def require_breaker(plan: Sequence[Strike], machines: int, fleet_size: int, policy: BreakerPolicy) -> None:
+    """Refuse a plan that costs the job more machines than the site's breaker lets it replace.
+
+    Args:
+        plan: the faults with their times.
+        machines: of the job.
+        fleet_size: machines that exist.
+        policy: the site's limits.
+
+    Raises:
+        RefusedError: names the fault after which the job would stand until a person looks, and the limit.
+    """
+    lost: list[float] = []
+    for strike in plan:
+        wanted = sum(fault in COSTLY for fault in strike.faults)
+        for answer in (
+            breaker.may_evict_from_job(lost, wanted, machines, strike.at_s, policy),
+            breaker.may_evict(lost, wanted, fleet_size, strike.at_s, policy),
+        ):
+            if wanted and not answer.allowed:
+                raise RefusedError(
+                    f"{'+'.join(strike.faults)} at {strike.at_s:.0f} s: no machine would be replaced any more "
+                    f"({answer.reason}), and the job would stand. Name fewer of {', '.join(COSTLY)}, take a longer "
+                    "--every, or raise the limit for the game day (`breaker` of the policy file)."
+                )
+        lost += [strike.at_s] * wanted

@@ -70,7 +70,8 @@ def chaos(  # noqa: PLR0917  (options)
     allowed.require_site(settings)
     with context.gateway() as gateway:
         known, jobs, machines = gateway.job(job), gateway.jobs(), gateway.machines()
-    allowed.require_job(known, Policy.load(settings.policy_file) if settings.policy_file else Policy.load())
+    policy = Policy.load(settings.policy_file) if settings.policy_file else Policy.load()
+    allowed.require_job(known, policy)
     standbys = sum(machine.state is MachineState.STANDBY for machine in machines)
     allowed.require_faults(settings, jobs, job, groups, standbys)
     reference = Reference(known, compare) if compare else None
@@ -83,6 +84,7 @@ def chaos(  # noqa: PLR0917  (options)
         machines=len(known.machines),
         ranks_per_machine=known.spec.ranks_per_machine,
     )
+    allowed.require_breaker(made, len(known.machines), len(machines), policy.breaker)
     if dry_run:
         _print_plan(made, as_json)
         return

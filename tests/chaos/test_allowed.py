@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.chaos import allowed
+from holdfast.chaos import allowed, plan
 from holdfast.chaos.compare import why_differ
 from holdfast.errors import RefusedError
 from holdfast.models.alert import IncidentClass
@@ -109,3 +110,34 @@ def test_a_fault_that_costs_a_machine_needs_a_standby(tmp_path: Path) -> None:
     known = site(tmp_path, shared_secret="s" * 32, s3_secret_key="k" * 32)
     with pytest.raises(RefusedError, match="kill-machine costs the job a machine"):
         allowed.require_faults(known, [job()], "gpt", [("kill-machine",)], 0)
+
+
+@pytest.mark.parametrize(
+    ("every_s", "refused"),
+    [
+        (20.0, "kill-machine at 100 s: .*4 evictions in the last 60 min, 1 more asked, limit 4 of 4"),
+        (1200.0, ""),
+    ],
+)
+def test_a_plan_that_the_breaker_would_end_is_refused(every_s: float, refused: str) -> None:
+    """The fifth machine within the hour is replaced by nobody: the game day would find a job that stands."""
+    groups = plan.parse("kill-machine")
+    made = plan.make(
+        groups, every_s=every_s, for_s=6 * every_s, hold_s=1.0, seed=1, machines=4, ranks_per_machine=2
+    )
+    told = pytest.raises(RefusedError, match=refused) if refused else contextlib.nullcontext()
+    with told:
+        allowed.require_breaker(made, 4, 100, Policy.load().breaker)
+
+
+def test_faults_that_cost_no_machine_are_not_counted_by_the_breaker() -> None:
+    made = plan.make(
+        plan.parse("kill-rank,stop-agent,kill-gateway"),
+        every_s=20.0,
+        for_s=600.0,
+        hold_s=1.0,
+        seed=1,
+        machines=4,
+        ranks_per_machine=2,
+    )
+    allowed.require_breaker(made, 4, 6, Policy.load().breaker)
