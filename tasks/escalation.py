@@ -98,9 +98,9 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case Rung.EVICT:
             accused = verdict.model_copy(update={"suspects": _accused(case)[0], "blame": Blame.MACHINES})
             again = case.incident_class in standing.CLASSES
-            return EscalationResult(
-                did="stands out again" if again else "accused by the alerts", verdict=accused
-            )
+            often = _of_newest_rung(case, "often")
+            did = "stands out again" if again else "accused by the alerts" + (f": {often}" if often else "")
+            return EscalationResult(did=did, verdict=accused)
         case Rung.ROLLBACK:
             version = await rollback(case, "no machine at fault")
             return EscalationResult(did=f"rolled the code back to {version}", verdict=verdict)
@@ -165,6 +165,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "data": decision.data,
             "skip": decision.skip,
             "spared": seen.spared,
+            "often": "; ".join(dict.fromkeys(seen.flapping.values())),
             "epoch": case.broken_epoch,
         }
 

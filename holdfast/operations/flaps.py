@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.clock import Clock
 from holdfast.models.alert import NETWORK_KINDS, AlertKind, IncidentClass
@@ -21,25 +21,43 @@ _KINDS = (*NETWORK_KINDS, AlertKind.HOST_FAULT, AlertKind.RANK_EXIT)
 
 
 def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
-    """Return those of the machines that flap, and why."""
+    """Return those of the machines that flap, or on which errors of the GPU come again and again; and why."""
+    named = list(names)
+    return _ended_by_gpu(ledger, named, now, policy) | _come_and_go(ledger, named, now, policy)
+
+
+def _come_and_go(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
     rules = policy.ladder.flaps
     heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
     told = {
         name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in heard.items()
     }
-    died = {name: {str(each.job) for each in alerts if _dies(each)} for name, alerts in heard.items()}
-    deaths = {
-        job: deaths_of(ledger, job, now, policy) for job in {*(job for jobs in died.values() for job in jobs)}
-    }
-    for name, jobs in died.items():
-        mine = [each for job in sorted(jobs) for each in deaths[job]]
-        told[name] = told[name] or rank_deaths.why(name, mine, now, rules)
+    for name, deaths in _deaths(ledger, heard, now - rules.window_s, policy).items():
+        told[name] = told[name] or rank_deaths.why(name, deaths, now, rules)
     return {name: why for name, why in told.items() if why}
 
 
-def deaths_of(ledger: Ledger, job: str, now: float, policy: Policy) -> list[Death]:
-    """Return the ranks of the job that died by themselves within the window, where nothing else explained it."""
-    since = now - policy.ladder.flaps.window_s
+def _ended_by_gpu(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
+    rules = policy.ladder.gpu_errors
+    heard = ledger.heard_of(names, (AlertKind.RANK_EXIT,), now - rules.window_s)
+    deaths = _deaths(ledger, heard, now - rules.window_s, policy)
+    told = {name: rank_deaths.why_of_gpu(name, mine, now, rules) for name, mine in deaths.items()}
+    return {name: why for name, why in told.items() if why}
+
+
+def _deaths(
+    ledger: Ledger, heard: Mapping[str, Sequence[RecordedAlert]], since: float, policy: Policy
+) -> dict[str, list[Death]]:
+    """Return by machine the deaths in all jobs that had some there, on whatever machine."""
+    jobs = {name: sorted({str(each.job) for each in heard[name] if _dies(each)}) for name in heard}
+    known = {
+        job: deaths_of(ledger, job, since, policy) for job in {*(job for of in jobs.values() for job in of)}
+    }
+    return {name: [each for job in mine for each in known[job]] for name, mine in jobs.items()}
+
+
+def deaths_of(ledger: Ledger, job: str, since: float, policy: Policy) -> list[Death]:
+    """Return the ranks of the job that died by themselves since then, where nothing else explained it."""
     epochs = {each.epoch: each for each in ledger.epochs(job)}
     found: list[Death] = []
     for incident in ledger.incidents(job, limit=_LOOK_BACK):
@@ -61,7 +79,9 @@ def of_the_pool(ledger: Ledger, clock: Clock, policy: Policy) -> list[str]:
 def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
     """Return the standbys of :func:`of_the_pool`, with the reasons."""
     standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
-    return _not_cleared(ledger, standbys, now, policy.ladder.flaps) | find(ledger, standbys, now, policy)
+    return _not_cleared(ledger, standbys, now, policy.ladder.flaps) | _come_and_go(
+        ledger, standbys, now, policy
+    )
 
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:

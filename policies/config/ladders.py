@@ -92,6 +92,13 @@ class FlapPolicy(Given):
     checks_pass_s: float = Field(ge=0)
 
 
+class GpuErrorsPolicy(Given):
+    """When a machine goes whose ranks are ended by errors of the GPU, while its checks pass."""
+
+    count: int = Field(ge=2)
+    window_s: float = Seconds
+
+
 class LadderPolicy(Given):
     """The ladders, and what changes their order."""
 
@@ -101,6 +108,7 @@ class LadderPolicy(Given):
     often: OftenPolicy
     standing_out: StandingOutPolicy
     flaps: FlapPolicy
+    gpu_errors: GpuErrorsPolicy
     offender: float = Field(gt=0)
     offence_half_life_s: float = Seconds
     classes: dict[IncidentClass, ClassLadder]

@@ -3,6 +3,9 @@
 It is none where the job explains it: its own code raised; the same failure, or the same rank, died on another machine
 too; only rank 0 dies, which has duties of its own; or they die at one step of the training, whose data is the same each
 time.
+
+Errors of the GPU (CUDA, HIP) accuse the hardware more than a signal does: they count for longer, so that a GPU that
+fails once an hour is not retried for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
 from holdfast.policies.classify import exits
 from holdfast.policies.classify.signature import same_place, what
-from holdfast.policies.config.ladders import FlapPolicy
+from holdfast.policies.config.ladders import FlapPolicy, GpuErrorsPolicy
 from holdfast.policies.config.policy import ClassifyPolicy
 from holdfast.policies.pool import flapping
 
@@ -31,6 +34,8 @@ class Death(Frozen):
     what: str
     raised: bool = False
     """Whether an exception was raised in the job's own code, or by how the job is set up."""
+    of_gpu: bool = False
+    """Whether an error of the GPU ended it."""
     step: int | None = None
     """Newest complete step; None: not known."""
 
@@ -51,7 +56,9 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
     own = exits.is_user_code(alert, policy) or cause == "setup"
     raised = own or (bool(alert.evidence.get("user_frame")) and cause != "gpu")
     known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
-    return Death.model_validate(known | {"what": told, "raised": raised, "step": step})
+    return Death.model_validate(
+        known | {"what": told, "raised": raised, "of_gpu": cause == "gpu", "step": step}
+    )
 
 
 def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -> str:
@@ -63,7 +70,29 @@ def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -
         now: Unix seconds.
         policy: how often, within which window, and what counts as one death.
     """
-    recent = sorted((each for each in deaths if now - policy.window_s < each.at), key=lambda each: each.at)
+    mine = _on_it_alone(machine, deaths, now - policy.window_s)
+    times = flapping.apart((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
+    if len(times) < policy.count:
+        return ""
+    return (
+        f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
+    )
+
+
+def why_of_gpu(machine: str, deaths: Sequence[Death], now: float, policy: GpuErrorsPolicy) -> str:
+    """Return why errors of the GPU on ``machine`` are its fault; empty: they are not. Arguments: as of :func:`why`."""
+    mine = _on_it_alone(machine, [each for each in deaths if each.of_gpu], now - policy.window_s)
+    if (times := len(_at_steps_of_their_own(mine))) < policy.count:
+        return ""
+    return (
+        f"errors of the GPU ended ranks on it, and on no other machine, {times} times "
+        f"within {policy.window_s / 3600:g} h"
+    )
+
+
+def _on_it_alone(machine: str, deaths: Sequence[Death], since: float) -> list[Death]:
+    """Return the deaths on ``machine`` that nothing about the job explains, oldest first."""
+    recent = sorted((each for each in deaths if since < each.at), key=lambda each: each.at)
     elsewhere = [each for each in recent if each.machine != machine]
     failures = {(each.job, each.what) for each in elsewhere}
     habits = {(each.job, each.rank) for each in elsewhere}
@@ -75,14 +104,7 @@ def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -
         and (each.job, each.what) not in failures
         and (each.job, each.rank) not in habits
     ]
-    if all(each.rank == 0 for each in mine):
-        return ""
-    times = flapping.apart((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
-    if len(times) < policy.count:
-        return ""
-    return (
-        f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
-    )
+    return [] if all(each.rank == 0 for each in mine) else mine
 
 
 def _at_steps_of_their_own(deaths: Sequence[Death]) -> list[Death]:

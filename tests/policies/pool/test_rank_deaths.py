@@ -13,6 +13,7 @@ from holdfast.policies.pool.rank_deaths import Death
 
 POLICY = Policy.load()
 FLAPS = POLICY.ladder.flaps
+GPU_ERRORS = POLICY.ladder.gpu_errors
 NOW = 1e6
 MACHINES = ("m0", "m1", "m2")
 
@@ -117,3 +118,34 @@ def test_it_accuses_one_machine_per_failure_and_none_for_fewer_than_the_count(fo
             mine = {each.what for each in recent if each.machine == machine}
             assert mine - {each.what for each in recent if each.machine != machine}
             assert sum(each.machine == machine for each in recent) >= FLAPS.count
+
+
+def by_gpu(*of: tuple[str, int], apart_s: float = 3600.0, **changes: object) -> list[Death]:
+    """Errors of the GPU, an hour and ten steps apart."""
+    return [
+        each.model_copy(update={"at": NOW - apart_s * number, "of_gpu": True} | changes)
+        for number, each in enumerate(deaths(*of, what="RuntimeError"))
+    ]
+
+
+def test_the_third_error_of_the_gpu_within_a_day_is_its_machines_fault() -> None:
+    """However much the job did between them; other deaths are counted for half an hour alone."""
+    hourly = by_gpu(("m1", 3), ("m1", 2), ("m1", 3))
+    assert not rank_deaths.why("m1", hourly, NOW, FLAPS)
+    assert "3 times within 24 h" in rank_deaths.why_of_gpu("m1", hourly, NOW, GPU_ERRORS)
+    assert not rank_deaths.why_of_gpu("m1", hourly[1:], NOW, GPU_ERRORS)
+    assert not rank_deaths.why_of_gpu("m2", hourly, NOW, GPU_ERRORS)
+    killed = by_gpu(("m1", 3), ("m1", 2), ("m1", 3), of_gpu=False)
+    assert not rank_deaths.why_of_gpu("m1", killed, NOW, GPU_ERRORS)
+    weekly = by_gpu(*[("m1", 3)] * 5, apart_s=604_800.0)
+    assert not rank_deaths.why_of_gpu("m1", weekly, NOW, GPU_ERRORS)
+
+
+def test_errors_of_the_gpu_that_the_job_explains_accuse_no_machine() -> None:
+    """Elsewhere too; at one step; of rank 0 alone. Another failure elsewhere explains nothing."""
+    hourly = by_gpu(("m1", 3), ("m1", 2), ("m1", 3))
+    assert not rank_deaths.why_of_gpu("m1", [*hourly, *by_gpu(("m2", 5))], NOW, GPU_ERRORS)
+    assert not rank_deaths.why_of_gpu("m1", by_gpu(*[("m1", 3)] * 4, step=20), NOW, GPU_ERRORS)
+    assert not rank_deaths.why_of_gpu("m0", by_gpu(*[("m0", 0)] * 4), NOW, GPU_ERRORS)
+    other = by_gpu(("m2", 5), of_gpu=False)
+    assert rank_deaths.why_of_gpu("m1", [*hourly, *other], NOW, GPU_ERRORS)
