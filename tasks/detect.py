@@ -199,7 +199,7 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[tuple[str, 
     still = tuple(name for name in accused if name not in again)
     # Alerts may have joined since the incident was opened for the first of them; who left the job already is over.
     serving = ctx.ledger.job(incident.job).machines
-    limit = ctx.policy.aggregate.limit(len(serving))
+    limit = ctx.policy.aggregate.sure_limit(len(serving))
     few = sum(name in serving for name in still) <= limit
     return (still, tuple(name for name in accused if name in again)) if few else ((), ())
 

@@ -30,7 +30,7 @@ def roots(case: RecoveryContext) -> dict[str, str]:
         if not _of_evicted(each, out) and not (each.kind is AlertKind.MACHINE_LOST and each.machine in back)
     ]
     found = sure_signs.find(alerts, ctx.policy.classify)
-    return found if len(found) <= ctx.policy.aggregate.limit(len(job.machines)) else {}
+    return found if len(found) <= ctx.policy.aggregate.sure_limit(len(job.machines)) else {}
 
 
 def accused(case: RecoveryContext) -> tuple[str, ...]:

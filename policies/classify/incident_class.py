@@ -95,7 +95,7 @@ def _machine(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
     if not signs:
         return None
     reasons = tuple(f"{machine}: {why}" for machine, why in signs.items())
-    limit = policy.aggregate.limit(len(context.job.machines))
+    limit = policy.aggregate.sure_limit(len(context.job.machines))
     if len(signs) > limit:
         return too_many(len(signs), reasons, context, limit, IncidentClass.MACHINE_FAULT)
     root = next(alert for alert in alerts if sure_signs.is_sure(alert, policy.classify) and alert.machine)

@@ -14,6 +14,7 @@ class AggregatePolicy(Given):
 
     max_machines: int = Field(ge=1)
     max_share: float = Share
+    sure_at_least: int = Field(ge=1)
     dominant_share: float = Field(ge=0, lt=1)
     waiting_functions: frozenset[str]
     waiting_files: frozenset[str]
@@ -21,6 +22,10 @@ class AggregatePolicy(Given):
     def limit(self, machines: int) -> int:
         """Return the most machines that may be evicted at once from a job of ``machines``; at least one."""
         return max(1, min(self.max_machines, int(self.max_share * machines)))
+
+    def sure_limit(self, machines: int) -> int:
+        """Return the most machines that may be evicted at once by signs that prove each of them broken."""
+        return max(self.limit(machines), min(self.max_machines, self.sure_at_least))
 
 
 class BreakerPolicy(Given):
