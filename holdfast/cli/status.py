@@ -42,9 +42,9 @@ def _jobs(facts: Mapping[str, Any]) -> None:
             state(job["state"]),
             job["epoch"],
             job["step"],
-            percent(job.get("ettr")),
+            job.get("ettr_note") or percent(job.get("ettr")),
             percent(job.get("ettr_window")),
-            most_lost(job.get("lost_by_phase_s") or {}),
+            "" if job.get("ettr_note") else most_lost(job.get("lost_by_phase_s") or {}),
             job.get("code_version"),
         )
         for job in facts["jobs"]

@@ -18,6 +18,8 @@ from holdfast.policies.accounting import timeline
 from holdfast.policies.accounting.lost_time import US, Account, LostPhase, account
 from holdfast.policies.accounting.timeline import ActionLike, EpochLike, IncidentLike, StateLike, StretchLike
 
+NOT_MEASURED = "not measured: no steps reported"
+"""Shown in place of the ratio of a job that reports no steps: plain torchrun, or not yet at its first one."""
 DAY_S = 86_400.0
 LATE_FACTOR = 3.0
 """A step that takes longer than this x the usual is late: until then no time is known to be lost."""
@@ -41,6 +43,11 @@ class Ettr(Frozen):
     """Scaled to zero by wish: not part of the ratio."""
     account: Account
     """Every microsecond of it, by phase and incident class."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether any step was reported: without one nothing is known of what was productive."""
+        return self.steps_total + self.steps_recomputed > 0
 
 
 def ettr(

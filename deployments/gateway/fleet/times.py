@@ -50,8 +50,9 @@ def _values(site: Site, job: Job) -> dict[str, Any]:
     total, window = measured(site, job)
     account = total.account
     return {
-        "ettr": round(total.ettr, 4),
-        "ettr_window": round(window.ettr, 4),
+        "ettr": round(total.ettr, 4) if total.measured else None,
+        "ettr_window": round(window.ettr, 4) if total.measured else None,
+        "ettr_note": "" if total.measured else ettr.NOT_MEASURED,
         "window_s": site.policy.ettr.window_s,
         "wall_s": total.wall_s,
         "productive_s": total.productive_s,
@@ -115,8 +116,12 @@ def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr | None, before
 
     ``before``: rows of its lost time that are shown. Returns those that are shown now.
     """
-    metrics.job_ettr.labels(job, "total").set(total.ettr)
-    if window is None:
+    # Of a job that reports no steps neither is known: 0 would page people for one that trains well.
+    if total.measured:
+        metrics.job_ettr.labels(job, "total").set(total.ettr)
+    else:
+        _remove(metrics.job_ettr, job, "total")
+    if window is None or not total.measured:
         _remove(metrics.job_ettr, job, "window")
     else:
         metrics.job_ettr.labels(job, "window").set(window.ettr)

@@ -29,11 +29,12 @@ def job_view(gateway: Gateway, name: str) -> dict[str, Any]:
     site = gateway.site
     job, history = site.ledger.job(name), site.ledger.history(name)
     now = job.done_at or site.clock.now()
-    curve = series(history, now, INTERVALS)
+    time = times.of(site, job)
+    curve = [] if time["ettr_note"] else series(history, now, INTERVALS)
     acting = site.ledger.acting(name)
     return {
         **job_facts(gateway, job, site.ledger.max_step(name)),
-        **times.of(site, job),
+        **time,
         "begin": min((row.opened_at for row in history.epochs), default=None),
         "until": now,
         "steps": steps(history.epochs, history.stretches),

@@ -13,7 +13,7 @@ export class Timeline {
 
   set(view) {
     this.view = view;
-    this.box.setAttribute("aria-label", `Steps over time, now ${view.step}; ETTR ${(100 * view.ettr).toFixed(1)} %; ${view.incidents.length} incidents, listed below.`);
+    this.box.setAttribute("aria-label", `Steps over time, now ${view.step}; ETTR ${view.ettr_note || `${(100 * view.ettr).toFixed(1)} %`}; ${view.incidents.length} incidents, listed below.`);
     const steps = view.steps;
     const curve = view.ettr_curve;
     if (!steps.length && !curve.length) {

@@ -83,11 +83,11 @@ export function jobView(main, name) {
   };
 }
 
-const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents: null, epochs: null, roles: null, until: null, lost: null, scaled_to_zero_s: null, wall_s: Math.round(view.wall_s) });
+const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, ettr_note: null, incidents: null, epochs: null, roles: null, until: null, lost: null, scaled_to_zero_s: null, wall_s: Math.round(view.wall_s) });
 
 function head(view) {
   return h("dl", { class: "facts big" },
-    fact("State", [state(view.state), view.mode === "act" ? "" : ` (mode ${view.mode})`]), fact("Step", count(view.step)), fact("ETTR", percent(view.ettr)),
+    fact("State", [state(view.state), view.mode === "act" ? "" : ` (mode ${view.mode})`]), fact("Step", count(view.step)), fact("ETTR", view.ettr_note || percent(view.ettr)),
     fact(`ETTR, last ${seconds(view.window_s)}`, percent(view.ettr_window)), fact("Longest time without a step", seconds(view.worst_gap_s)),
     fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machines`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
     fact("Epoch", view.epoch), fact("Code", view.code_version),

@@ -37,7 +37,7 @@ export function overviewView(main) {
 function jobTable(jobs) {
   return table("Jobs", ["Job", "State", "#Step", "#ETTR", "#Last hour", "Most lost to", "#Ranks", "Open incident"],
     jobs.map((job) => [
-      jobLink(job.name), [state(job.state), waiting(job.kept_signals)], count(job.step), percent(job.ettr), percent(job.ettr_window),
+      jobLink(job.name), [state(job.state), waiting(job.kept_signals)], count(job.step), job.ettr_note || percent(job.ettr), percent(job.ettr_window),
       mostLost(job.lost_by_phase_s), count(job.world_size),
       job.incident ? [incidentLink(job.incident.id), ` ${words(job.incident.class)}`] : "",
     ]), "No jobs yet. Submit one: holdfast submit JOBFILE");

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.deployments.gateway.detectors.exits import LACKS_S
 from holdfast.deployments.gateway.intake.outcome import Outcome
+from holdfast.deployments.gateway.page.job_view import job_view
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Heartbeat, JobOnMachine, RankState
 from holdfast.models.alert import Alert, Classification, IncidentClass, IncidentState
@@ -124,6 +125,18 @@ async def test_the_last_word_of_a_gateway_that_was_away_has_its_age(kit: Kit) ->
     await kit.post("/v1/agents/events", body | {"started": [{"step": 1, "at": 500.0, "s": 5.0}]})
     assert kit.ledger.epochs(JOB)[0].first_step_at == kit.clock.now() - 40
     assert kit.ledger.stretches(JOB)[0].begun_at == kit.clock.now() - 45
+
+
+async def test_the_ettr_of_a_job_that_reports_no_steps_is_not_measured(kit: Kit) -> None:
+    """Plain torchrun: neither 0 % nor a metric that would page people."""
+    await kit.running_job()
+    kit.clock.advance(3600)
+    await kit.gateway.times.tick()
+    job = (await kit.get("/v1/status"))["jobs"][0]
+    assert (job["ettr"], job["ettr_window"]) == (None, None)
+    assert job["ettr_note"] == "not measured: no steps reported"
+    assert job_view(kit.gateway, JOB)["ettr_curve"] == []
+    assert "holdfast_job_ettr{" not in (await kit.http.get("/metrics")).text
 
 
 async def test_lost_time_is_in_status_and_metrics(kit: Kit) -> None:
