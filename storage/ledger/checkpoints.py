@@ -62,13 +62,15 @@ class Checkpoints(Connection):
     def mark_suspect(self, job: str, from_step: int, reason: str) -> list[RemoteCheckpoint]:
         """Mark every checkpoint of ``from_step`` or later suspect; return all of those, newest first.
 
-        Steps that later epochs repeat are not affected. The first reason of a checkpoint stands. May be repeated.
+        Steps that later epochs repeat are not affected, nor are those of an earlier submission under the job's name.
+        The first reason of a checkpoint stands. May be repeated.
         """
         found = (CheckpointRow.job == job) & (CheckpointRow.step >= from_step)
         newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())
         with self._write() as session:
             owner = session.get(JobRow, job)
             to_epoch = owner.epoch if owner else 0
+            found &= CheckpointRow.epoch > (owner.submitted_epoch if owner else 0)
             said = {"job": job, "from_step": from_step, "to_epoch": to_epoch, "reason": reason}
             if session.scalars(select(SuspicionRow).filter_by(**said)).first() is None:
                 session.add(SuspicionRow(**said))
@@ -85,4 +87,8 @@ def _suspicion(session: Session, checkpoint: RemoteCheckpoint) -> str | None:
         SuspicionRow.from_step <= checkpoint.step,
         SuspicionRow.to_epoch >= checkpoint.epoch,
     )
+    owner = session.get(JobRow, checkpoint.job)
+    if owner is not None and checkpoint.epoch <= owner.submitted_epoch:
+        # An upload of an earlier submission: what was found out since is about other states.
+        query = query.where(SuspicionRow.to_epoch <= owner.submitted_epoch)
     return session.scalars(query.order_by(SuspicionRow.id).limit(1)).first()

@@ -130,6 +130,23 @@ def test_suspect_checkpoints_are_kept_and_told_apart(ledger: Ledger) -> None:
     ]
 
 
+def test_states_of_an_earlier_submission_are_not_suspect(ledger: Ledger) -> None:
+    """Neither those that are known, nor one whose upload ends after the marking; what was suspect before stays so."""
+    running_job(ledger)
+    first = ledger.next_epoch("gpt")
+    ledger.record_checkpoint(checkpoint(30, epoch=first))
+    ledger.mark_suspect("gpt", 60, "NaN at 59")
+    ledger.set_job("gpt", state=JobState.STOPPED)
+    ledger.add_job(ledger.job("gpt").spec, "v1")
+    second = ledger.next_epoch("gpt")
+    ledger.record_checkpoint(checkpoint(20, epoch=second))
+    assert [(c.step, c.epoch) for c in ledger.mark_suspect("gpt", 10, "NaN at 9")] == [(20, second)]
+    assert not ledger.record_checkpoint(checkpoint(40, epoch=first)).suspect
+    assert ledger.record_checkpoint(checkpoint(70, epoch=first)).suspect_reason == "NaN at 59"
+    assert ledger.record_checkpoint(checkpoint(40, epoch=second)).suspect_reason == "NaN at 9"
+    assert [c.step for c in ledger.checkpoints("gpt", include_suspect=False)] == [40, 30]
+
+
 def test_an_upload_that_ends_after_the_marking_is_suspect_too(ledger: Ledger) -> None:
     """The same step made anew by a later epoch is not."""
     running_job(ledger)
