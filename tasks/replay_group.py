@@ -42,7 +42,9 @@ async def play(
         results = await asyncio.wait_for(_results(case, name, machines), policy.timeout_s)
     except (HoldfastError, TimeoutError) as error:
         get_run_logger().warning("replay %s: %s", group, error or "no result in time")
-        return ReplayEnd(ok=False, played=GroupResults(size=0))
+        # A machine that is gone shows nothing about what the others of its group compute; one that hangs may.
+        untold = "" if isinstance(error, TimeoutError) else f"replay {group}: {error}"
+        return ReplayEnd(ok=False, played=GroupResults(size=0), untold=untold)
     finally:
         await fleet.ask(
             case.ctx,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,3 +78,27 @@ async def test_a_machine_that_is_gone_ends_the_replay_of_its_group(monkeypatch: 
     case: Any = SimpleNamespace(ctx=SimpleNamespace(clock=FakeClock(0.0)), broken_epoch=1)
     with pytest.raises(UnavailableError):
         await replay_group._results(case, "toy~h0", [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "evident"), [(UnavailableError("agent at a: connection refused"), False), (TimeoutError(), True)]
+)
+async def test_a_group_whose_machine_is_gone_was_not_played(
+    monkeypatch: pytest.MonkeyPatch, ends: Exception, evident: bool
+) -> None:
+    """What its machines compute was not seen; a replay that hangs shows something."""
+
+    async def start(*_: object) -> None:
+        raise ends
+
+    async def fence(*_: object) -> dict[str, object]:
+        return {}
+
+    monkeypatch.setattr(replay_group, "_start", start)
+    monkeypatch.setattr(replay_group, "get_run_logger", lambda: logging.getLogger("replay"))
+    monkeypatch.setattr(fleet, "ask", fence)
+    policy = SimpleNamespace(replay=SimpleNamespace(timeout_s=1.0))
+    case: Any = SimpleNamespace(ctx=SimpleNamespace(policy=policy), job="toy", broken_epoch=1)
+    ended = await replay_group.play(case, "h0", [], None)
+    assert replay._failed([ended]) == ((0,) if evident else ())
+    assert bool(replay._untold(([ended], [ended]))) is not evident
