@@ -21,6 +21,8 @@ class JobContext(Frozen):
     """Machines that do not answer at the moment: whether they are lost will be known ..."""
     doubt_s: float = 0.0
     """... within so many seconds."""
+    ended: tuple[int, ...] = ()
+    """Ranks of the present epoch that ended with status 0, while others did not."""
     heard_at: float | None = None
     """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
     listening_since: float = 0.0

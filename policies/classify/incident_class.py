@@ -274,13 +274,19 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     if context.now < until:
         why = f"{join_names(doubtful)} may be lost" if doubtful else "the peer's own report may still come"
         return TooEarly(until_s=until, why=f"ranks {ranks} lost a peer; {why}")
+    told = f"ranks {ranks} lost a peer"
+    if context.ended:
+        named = (
+            f"rank {context.ended[0]}" if len(context.ended) == 1 else f"ranks {join_names(context.ended)}"
+        )
+        told = f"{named} ended with status 0 before the others, by the job's own doing; {told}"
+    else:
+        told += ", and no rank or machine reported a cause"
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,
         confidence=0.5,
-        reasons=(
-            f"ranks {ranks} lost a peer, and no rank or machine reported a cause",
-            *_observations(alerts),
-        ),
+        rank=context.ended[0] if len(context.ended) == 1 else None,
+        reasons=(told, *_observations(alerts)),
     )
 
 

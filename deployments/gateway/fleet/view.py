@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import StaleError, UnknownError
-from holdfast.models.agent import Heartbeat, JobOnMachine, RankState, Vitals, Witness
+from holdfast.models.agent import Heartbeat, JobOnMachine, RankPhase, RankState, Vitals, Witness
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.detect.silence import WITNESSES
@@ -159,3 +159,11 @@ class Fleet:
         """Return machine name and state of each rank of the newest epoch, by rank."""
         found = [(name, rank) for name, run in self.runs(job) for rank in run.ranks]
         return sorted(found, key=lambda pair: pair[1].rank)
+
+    def ended_before_others(self, job: Job) -> tuple[int, ...]:
+        """Return the ranks of the newest epoch that ended with status 0, unless all did."""
+        ranks = self.ranks(job)
+        ended = tuple(
+            rank.rank for _, rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0
+        )
+        return ended if len(ended) < len(ranks) else ()

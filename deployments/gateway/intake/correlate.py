@@ -254,6 +254,7 @@ class Correlator:
             unreachable=frozenset(settling.unreachable),
             doubtful=self._site.silent(job.machines),
             doubt_s=self._site.lease_s,
+            ended=self._site.fleet.ended_before_others(job),
             listening_since=self._site.listening_since,
             code_changed_at=facts.code_changed_at,
             meanwhile=overtake.taken_over(facts.yields) if facts.yields else "",
