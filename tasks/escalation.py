@@ -28,8 +28,12 @@ from holdfast.tasks.rollback import last_good, rollback
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
-_BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR})
-"""Classes in which the data that is read may be the cause of the failure."""
+_BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR, IncidentClass.NAN_LOSS})
+"""Classes in which the data that is read may be the cause of the failure; so it may be of a jump of the loss."""
+
+
+_OF_ONE_MACHINE = frozenset({IncidentClass.JOB_CRASH, IncidentClass.JOB_HANG, IncidentClass.NAN_LOSS})
+"""Classes in which the only machine of a job may be at fault, and nothing beside it shows that."""
 
 
 class EscalationResult(Frozen):
@@ -253,7 +257,9 @@ def circumstances(
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
         fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
-        may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
+        may_skip=job.spec.skip_bad_batches
+        if case.incident_class in _BY_DATA or facts.signature.jumped
+        else 0,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )

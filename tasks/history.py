@@ -39,7 +39,14 @@ def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> S
         known = {"code_version": epoch.code_version, "start_step": epoch.start_step}
         position = Position.model_validate(known | {"step": epoch.reached})
     one_machine = epoch is not None and len(epoch.machines) == 1
-    found = signature.of(incident, position, ctx.policy.detect.network.switches, one_machine=one_machine)
+    detect = ctx.policy.detect
+    found = signature.of(
+        incident,
+        position,
+        detect.network.switches,
+        one_machine=one_machine,
+        jump_steps=detect.metrics.jump_steps,
+    )
     return found if one_machine else standing.signed(ctx, incident, found)
 
 

@@ -66,11 +66,13 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tupl
     """Start the job; return the epoch, the case with the bound that holds for it, and a doubt about its state, if any.
 
     Where a machine was evicted that computes wrong results, it goes on from before its numbers jumped: what that
-    machine took part in is in every state since. Without any earlier state it goes on from what there is, and not from
-    zero, whatever the job's ``from_scratch``: that is for jobs whose states are lost.
+    machine took part in is in every state since. So is what was learnt from data that is skipped from now on. Without
+    any earlier state it goes on from what there is, and not from zero, whatever the job's ``from_scratch``: that is for
+    jobs whose states are lost.
     """
     jumped = last_good.before_jump(case.incident.alerts, case.ctx.policy.detect.metrics.jump_steps)
-    proven = case.incident_class is IncidentClass.SILENT_CORRUPTION and bool(case.done("evict"))
+    skips = any(action.key == f"skip:{case.life}" for action in case.done("skip"))
+    proven = case.incident_class is IncidentClass.SILENT_CORRUPTION and (skips or bool(case.done("evict")))
     if jumped is None or not proven or case.bound_by_hand:
         return await start(case), case, ()
     known = jumped if case.last_good_step is None else min(jumped, case.last_good_step)
@@ -84,11 +86,8 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tupl
     if launched.step <= (bound or 0):
         return launched, before, ()
     none_older = f"no state up to step {bound} can be had"
-    return (
-        launched,
-        case,
-        (f"{none_older}: that of step {launched.step} may have what the evicted machine computed",),
-    )
+    has = "learnt from the data that is skipped" if skips else "may have what the evicted machine computed"
+    return launched, case, (f"{none_older}: that of step {launched.step} {has}",)
 
 
 def _short(why: str) -> str:

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.base import Frozen
+from holdfast.policies.classify.meaning import number
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.detect import switches
 
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
 """Signals sent from outside the rank: no evidence about code, data or arithmetic."""
+_JUMP = " jump"
 _NEAR_STEPS = 1
 """The same failure is reported with one step or the next, depending on which rank noticed it first."""
 
@@ -48,6 +50,11 @@ class Signature(Frozen):
         return self.what in FROM_OUTSIDE
 
     @property
+    def jumped(self) -> bool:
+        """The loss or gradient norm jumped: its numbers are finite, and the job trains on."""
+        return self.what.endswith(_JUMP)
+
+    @property
     def said(self) -> str:
         """The signature in words."""
         where = [f"rank {self.rank}" if self.rank is not None else "", self.machine or "", self.frame]
@@ -61,6 +68,7 @@ def of(
     domains: Mapping[str, Iterable[str]] = switches.NONE_KNOWN,
     *,
     one_machine: bool = False,
+    jump_steps: int = 0,
 ) -> Signature:
     """Return the signature of an incident.
 
@@ -69,14 +77,14 @@ def of(
         position: where its epoch was; None: not known.
         domains: shell patterns of machine names by switch.
         one_machine: the job has no other, so that its machine distinguishes nothing.
+        jump_steps: so many steps in a row are high before a jump is reported.
     """
     mine = [alert for alert in incident.alerts if alert.epoch in (None, incident.epoch)]
     root = _root(mine)
     if root is None:
         return Signature(position=position or Position())
-    step = root.evidence.get("step")
-    if root.kind is AlertKind.RANK_EXIT and isinstance(step, int):
-        # The failing rank's own step: the job's newest step is reported only now and then.
+    if (step := _own_step(root, jump_steps)) is not None:
+        # The alert's own: the job's newest step is reported only now and then, and a wrong number is one of its steps.
         position = (position or Position()).model_copy(update={"step": step})
     machine = None if one_machine else root.machine
     return Signature(
@@ -136,6 +144,17 @@ def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
     return tuple(sorted(most[0])) if most else ()
 
 
+def _own_step(root: Alert, jump_steps: int) -> int | None:
+    """Return the last step before the failure, as its alert names it; None: it names none."""
+    step = root.evidence.get("step")
+    if not isinstance(step, int):
+        return None
+    before = {AlertKind.RANK_EXIT: 0, AlertKind.NON_FINITE: 1, AlertKind.METRIC_JUMP: jump_steps}.get(
+        root.kind
+    )
+    return None if before is None else max(0, step - before)
+
+
 def _placed(one: Signature) -> bool:
     return one.rank is not None or one.machine is not None
 
@@ -157,8 +176,9 @@ def _root(alerts: Sequence[Alert]) -> Alert | None:
     """Return the alert that shows what failed: a number, a rank's own cause, else any that is no cascading failure."""
     for kind in (AlertKind.NON_FINITE, AlertKind.METRIC_JUMP):
         if numbers := [alert for alert in alerts if alert.kind is kind]:
-            # Numbers are of all ranks: the first reporter proves nothing.
-            return numbers[0].model_copy(update={"rank": None, "machine": None})
+            # Numbers are of all ranks: the first reporter proves nothing, the first step counts.
+            first = min(numbers, key=lambda alert: number(alert.evidence.get("step")))
+            return first.model_copy(update={"rank": None, "machine": None})
     if roots := separate(alerts).roots:
         return roots[0]
     other = [alert for alert in alerts if alert.kind not in (AlertKind.RANK_EXIT, AlertKind.RANK_LOG)]
@@ -171,7 +191,7 @@ def what(root: Alert) -> str:
     if root.kind is AlertKind.NON_FINITE:
         return "not finite"
     if root.kind is AlertKind.METRIC_JUMP:
-        return f"{evidence.get('metric', 'loss')} jump"
+        return f"{evidence.get('metric', 'loss')}{_JUMP}"
     if root.kind is AlertKind.MANUAL:
         return str(evidence.get("class") or IncidentClass.JOB_CRASH)
     if root.kind is not AlertKind.RANK_EXIT:

@@ -133,3 +133,18 @@ def test_sameness_is_symmetric_and_reflexive(one: Signature, other: Signature) -
     assert same_step(one, other) == same_step(other, one)
     placed = one.rank is not None or one.machine is not None
     assert same(one, one) or not placed
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(AlertKind.NON_FINITE, 20), (AlertKind.METRIC_JUMP, 18), (AlertKind.RANK_EXIT, 21)]
+)
+def test_the_position_is_the_last_step_before_the_failure(kind: AlertKind, expected: int) -> None:
+    """A number that is not finite is one of its step's; a jump is reported after so many high steps in a row."""
+    found = of(incident(alert(kind, rank=3, evidence={"step": 21})), Position(step=30), jump_steps=3)
+    assert found.position.step == expected
+
+
+def test_of_several_numbers_the_first_step_counts() -> None:
+    """Ranks report in any order."""
+    numbers = [alert(AlertKind.NON_FINITE, rank=rank, evidence={"step": 24 - rank}) for rank in (1, 3, 2)]
+    assert of(incident(*numbers)).position.step == 20
