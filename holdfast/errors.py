@@ -88,6 +88,10 @@ class LimitError(RefusedError):
         self.missing, self.again_at = missing, again_at
 
 
+class StoreAwayError(LimitError):
+    """S3 did not answer for as long as it is waited for: whether a usable state is there is not known."""
+
+
 class StoppedError(RefusedError):
     """The ladder ends here: the job is stopped for good, with this reason."""
 

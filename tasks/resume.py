@@ -11,6 +11,7 @@ from holdfast.errors import (
     DamagedError,
     LimitError,
     RecoveryError,
+    StoreAwayError,
     WaitError,
 )
 from holdfast.models.classes import IncidentClass
@@ -80,6 +81,8 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tupl
     before = case.model_copy(update={"last_good_step": bound})
     try:
         launched = await start(before, from_scratch=FromScratch.NEVER)
+    except StoreAwayError:
+        raise  # whether an older state is there is not known: it is tried again, and nothing younger is taken
     except LimitError as none:
         get_run_logger().warning("no state from before the jump is left: %s", none)
         launched = await start(case)

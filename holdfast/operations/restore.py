@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import LimitError, RefusedError, UnavailableError, UnknownError, WaitError
+from holdfast.errors import (
+    LimitError,
+    RefusedError,
+    StoreAwayError,
+    UnavailableError,
+    UnknownError,
+    WaitError,
+)
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import Choice, RemoteCheckpoint, RestorePlan, Shard
 from holdfast.models.job import FromScratch, Job
@@ -45,6 +52,7 @@ async def plan(search: Search) -> RestorePlan:
 
     Raises:
         WaitError: S3 does not answer, and no other source will do.
+        StoreAwayError: nor did it within the policy's time.
         LimitError: no state is usable: a person decides.
     """
     made, error = await _made(search)
@@ -52,7 +60,7 @@ async def plan(search: Search) -> RestorePlan:
     if decision.act is from_zero.Consequence.WAIT:
         raise WaitError(f"job {search.job.name}: {decision.said}")
     if decision.act is from_zero.Consequence.ASK:
-        raise LimitError(decision.said, Missing.STATE)
+        raise (StoreAwayError if decision.unknown else LimitError)(decision.said, Missing.STATE)
     return made.model_copy(update={"reasons": (*made.reasons, decision.why)}) if decision.why else made
 
 

@@ -58,6 +58,8 @@ class Decision(Frozen):
     why: str = ""
     options: tuple[str, ...] = ()
     """A person's options, as commands."""
+    unknown: bool = False
+    """S3 or machines do not answer: a usable state may be there all the same."""
 
     @property
     def said(self) -> str:
@@ -116,7 +118,7 @@ def _wait_or_ask(facts: PlanFacts, policy: RestorePolicy, missing: str) -> Decis
     if facts.waited_s < policy.wait_s:
         return Decision(act=Consequence.WAIT, why=why)
     waited = f"{why}; waited {facts.waited_s:.0f} s"
-    return Decision(act=Consequence.ASK, why=waited, options=_options(facts, policy))
+    return Decision(act=Consequence.ASK, why=waited, options=_options(facts, policy), unknown=True)
 
 
 def _lost(facts: PlanFacts) -> str:
