@@ -30,7 +30,7 @@ async def job_crash(case: RecoveryContext) -> Recovered:
     case, verdict = (beside.case, beside.verdict) if beside else (case, await diagnose(case))
     tried = await escalate(case, verdict)
 
-    await evict(case, tried.verdict.suspects, tried.did)
+    await evict(case, tried.verdict.suspects, tried.did, tried.scope)
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)

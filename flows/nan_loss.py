@@ -24,7 +24,7 @@ async def nan_loss(case: RecoveryContext) -> Recovered:
     verdict = await diagnose(case)
     tried = await escalate(case, verdict, "evicted: computes wrong results")
 
-    await evict(case, tried.verdict.suspects, "computes wrong results")
+    await evict(case, tried.verdict.suspects, "computes wrong results", tried.scope)
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)

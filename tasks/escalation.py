@@ -13,8 +13,10 @@ from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.history import ActionState, machine_of
 from holdfast.models.job import Job
+from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.operations import flaps, offenders
+from holdfast.operations.swap import excluded
 from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
@@ -43,6 +45,8 @@ class EscalationResult(Frozen):
     """Part of the summary, after the suspects' names."""
     verdict: Verdict
     """The verdict, with the machines to evict before the job starts again."""
+    scope: Scope | None = None
+    """Jobs that their eviction keeps away; None: as in the class's ladder."""
 
     @property
     def summary(self) -> str:
@@ -100,11 +104,7 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
                 did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict
             )
         case Rung.EVICT:
-            accused = verdict.model_copy(update={"suspects": _accused(case)[0], "blame": Blame.MACHINES})
-            again = case.incident_class in standing.CLASSES
-            often = _of_newest_rung(case, "often")
-            did = "stands out again" if again else "accused by the alerts" + (f": {often}" if often else "")
-            return EscalationResult(did=did, verdict=accused)
+            return _leave(case, verdict)
         case Rung.ROLLBACK:
             version = await rollback(case, "no machine at fault")
             return EscalationResult(did=f"rolled the code back to {version}", verdict=verdict)
@@ -119,6 +119,20 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             raise LimitError(
                 f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
             )
+
+
+def _leave(case: RecoveryContext, verdict: Verdict) -> EscalationResult:
+    """Accuse the machines that the rung evicts, in words of its evidence."""
+    if only := _of_newest_rung(case, "only_machine"):
+        suspects, did = (only,), "is the only machine of the job, which is tried on a standby"
+    elif case.incident_class in standing.CLASSES:
+        suspects, did = _accused(case)[0], "stands out again"
+    else:
+        often = _of_newest_rung(case, "often")
+        suspects, did = _accused(case)[0], "accused by the alerts" + (f": {often}" if often else "")
+    accused = verdict.model_copy(update={"suspects": suspects, "blame": Blame.MACHINES})
+    # Nothing was found on a job's only machine: it may serve other jobs.
+    return EscalationResult(did=did, verdict=accused, scope=Scope.JOB if only else None)
 
 
 async def _replay(case: RecoveryContext) -> EscalationResult:
@@ -169,6 +183,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "data": decision.data,
             "skip": decision.skip,
             "spared": seen.spared,
+            "only_machine": seen.only_machine if decision.elsewhere else "",
             "often": "; ".join(dict.fromkeys(seen.flapping.values())),
             "epoch": case.broken_epoch,
         }
@@ -262,7 +277,26 @@ def circumstances(
         else 0,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
+        only_machine=_only_machine(case),
     )
+
+
+def _only_machine(case: RecoveryContext) -> str:
+    """Return the job's only machine where a standby may take its place; empty: there is none, or one did lately."""
+    ctx, machines = case.ctx, case.job_now().machines
+    if len(machines) != 1 or case.incident_class not in _OF_ONE_MACHINE:
+        return ""
+    unfit = excluded(ctx, machines[0])
+    if all(each.name in unfit for each in ctx.ledger.machines(state=MachineState.STANDBY)):
+        return ""
+    since = ctx.clock.now() - ctx.policy.ladder.only_machine_s
+    lately = [
+        action
+        for past in ctx.ledger.incidents(case.job, limit=_LOOK_BACK, evidence=False)
+        for action in ctx.ledger.actions(past.id, "evict")
+        if action.begun_at > since
+    ]
+    return "" if lately else machines[0]
 
 
 def _waited(case: RecoveryContext) -> str:

@@ -109,6 +109,7 @@ class LadderPolicy(Given):
     standing_out: StandingOutPolicy
     flaps: FlapPolicy
     gpu_errors: GpuErrorsPolicy
+    only_machine_s: float = Seconds
     offender: float = Field(gt=0)
     offence_half_life_s: float = Seconds
     classes: dict[IncidentClass, ClassLadder]

@@ -81,6 +81,8 @@ class Circumstances(Frozen):
     """Steps that it skips already."""
     no_retry: str = ""
     """Why the same failure would surely come again at once; empty: it need not."""
+    only_machine: str = ""
+    """The job's only machine, where a standby may take its place; empty: it has more, or was moved lately."""
 
 
 class RungDecision(Frozen):
@@ -92,6 +94,8 @@ class RungDecision(Frozen):
     """Why the data is a suspect too; empty: it is not."""
     skip: int | None = None
     """The step whose data is skipped; None: none is."""
+    elsewhere: bool = False
+    """The job's only machine is left for a standby, without evidence against it."""
 
 
 def order(
@@ -151,7 +155,9 @@ def next_rung(  # noqa: PLR0917
     fruitless = since_progress(history, progress_steps, seen.signature)
     decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
     data = "" if seen.no_retry else _suspect_data(fruitless, seen.signature, seen.fell_again)
-    return _skip(decision, data, seen) or decision.model_copy(update={"data": data})
+    decision = _skip(decision, data, seen) or decision.model_copy(update={"data": data})
+    again = fruitless or seen.fell_again
+    return (_elsewhere(decision, ladder, seen) if again else None) or decision
 
 
 _AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
@@ -165,6 +171,20 @@ def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecisio
         return None
     told = f"the data of step {step} is skipped: the job file allows {left} more"
     return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, told), data=data, skip=step)
+
+
+def _elsewhere(decision: RungDecision, ladder: ClassLadder, seen: Circumstances) -> RungDecision | None:
+    """Try a standby instead, where no other machine shows whether the only one is at fault; None: by the ladder.
+
+    Before steps are lost with an older state, before a replay, which has nothing to compare the machine with, and
+    before the ladder's end. Not where anything speaks against the code.
+    """
+    last = decision.rung in (Rung.OLDER_STATE, Rung.REPLAY, ladder.end) or seen.once_more in decision.reasons
+    if not last or not seen.only_machine or seen.no_retry or not seen.code_cleared:
+        return None
+    told = f"{seen.only_machine} is the only machine, so that nothing shows whether it is at fault: tried on a standby"
+    reasons = (*decision.reasons, told)
+    return decision.model_copy(update={"rung": Rung.EVICT, "reasons": reasons, "elsewhere": True})
 
 
 def _choose(  # noqa: PLR0917

@@ -273,3 +273,26 @@ def test_a_spent_rung_is_never_chosen(history: list[list[Rung]], done: list[Rung
     used = [*done, *(r for p in listed for r in p.rungs)].count(decision.rung)
     assert decision.rung is Rung.HUMAN or used < LADDER.of(CRASH).rungs.count(decision.rung)
     assert decision.reasons
+
+
+ONLY = Circumstances(only_machine="m0", code_cleared="it ran for ten days", can_rollback=True)
+
+
+def test_the_only_machine_of_a_job_is_left_before_a_replay_and_before_steps_are_lost() -> None:
+    """Nothing is there to compare it with; once it was moved lately, the ladder goes on."""
+    assert decide([], seen=ONLY).rung is Rung.RETRY
+    spent = [past(Rung.RETRY, Rung.RETRY)]
+    decision = decide(spent, seen=ONLY)
+    assert decision.rung is Rung.EVICT
+    assert decision.reasons[-1].startswith("m0 is the only machine")
+    assert (
+        decide(spent, seen=ONLY.model_copy(update={"poisoned": "step 20 led to it twice"})).rung is Rung.EVICT
+    )
+    assert decide(spent, seen=ONLY.model_copy(update={"only_machine": ""})).rung is Rung.REPLAY
+
+
+@pytest.mark.parametrize("changes", [{"code_cleared": ""}, {"no_retry": "the script must change"}])
+def test_the_only_machine_stays_where_the_code_is_at_fault(changes: dict[str, str]) -> None:
+    """A standby would run the same code."""
+    spent = [past(Rung.RETRY, Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY)]
+    assert decide(spent, seen=ONLY.model_copy(update=changes)).rung is Rung.HUMAN
