@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Collection, Sequence
 
-from holdfast.errors import DamagedError, RecoveryError, RefusedError
+from holdfast.errors import DamagedError, RecoveryError, RefusedError, UnknownError
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.job import Job, JobState
 from holdfast.operations import fleet
@@ -68,8 +68,11 @@ async def first_steps(
         told = fleet.answered(answers)
         known |= {name: found.ranks for name, found in told.items()}
         start.away = (start.away | answers.keys()) - told.keys()
-        if gone := start.gone(set(fleet.lost(answers)) - set(fleet.silent(answers)), answers):
-            raise RecoveryError(f"epoch {epoch}: {join_names(gone)} refuses connections: its ranks are gone")
+        # An agent that restarted answers that it has no ranks of the epoch.
+        unknown = {name for name, answer in answers.items() if isinstance(answer, UnknownError)}
+        if gone := start.gone(unknown | set(fleet.lost(answers)) - set(fleet.silent(answers)), answers):
+            why = "has no ranks of it" if unknown.issuperset(gone) else "refuses connections"
+            raise RecoveryError(f"epoch {epoch}: {join_names(gone)} {why}: its ranks are gone")
         ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
             if damaged := [rank.damaged for rank in fallen if rank.damaged]:
@@ -103,7 +106,9 @@ class _Start:
         """Machines that did not answer when they were asked last: what is known of their ranks is old."""
 
     def gone(self, refused: Collection[str], asked: Collection[str]) -> list[str]:
-        """Return the machines that have refused connections for a while: no rank may be left to report their loss.
+        """Return the machines that have refused connections, or know no ranks of the epoch, for a while.
+
+        No rank may be left to report their loss.
 
         One that was silent in between is not known to be: its network may be bad.
         """

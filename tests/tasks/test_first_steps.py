@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import HoldfastError, RecoveryError, SilentError, UnavailableError
+from holdfast.errors import HoldfastError, RecoveryError, SilentError, UnavailableError, UnknownError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
@@ -191,6 +191,18 @@ async def test_a_job_without_a_session_is_up_when_its_ranks_run(
         began = clock.now()
         await first_steps(ctx, "gpt", 2, 300.0)
         assert clock.now() - began < 120.0
+
+
+async def test_an_agent_that_restarted_has_no_ranks_to_wait_for(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, and its ranks ended with the one before; the start was waited for until its time was up."""
+    ctx, clock = slow
+    began = clock.now()
+    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, UnknownError("no ranks of job gpt")))
+    with pytest.raises(RecoveryError, match="has no ranks of it"):
+        await first_steps(ctx, "gpt", 2, 300.0)
+    assert 3.0 <= clock.now() - began < 10.0
 
 
 @pytest.mark.parametrize("plain", [False, True])
