@@ -22,14 +22,13 @@ async def planned_move(case: RecoveryContext) -> Recovered:
     if case.again or case.round:
         # The ranks are stopped and did not come up: from here on it is a recovery like any other.
         await pause(case)
-        if case.again:
-            await look_further(case)
+        further = f"; fell again: {(await look_further(case)).summary}" if case.again else ""
         await swap_in(case)
         resumed = await resume(case)
         if case.machine in case.job_now().machines:  # it got its place back, or was never left
             raise LimitError(f"not moved: {case.machine} serves {case.job} still; {resumed.summary}")
         return Recovered(
-            summary=f"moved with a restart; {resumed.summary}; left machine: {await hand_back(case)}"
+            summary=f"moved with a restart{further}; {resumed.summary}; left machine: {await hand_back(case)}"
         )
 
     standby = await choose(case)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.errors import LimitError
 from holdfast.models.alert import IncidentClass
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import EscalationResult, escalate
@@ -31,7 +32,13 @@ async def look_further(case: RecoveryContext, faulty: Sequence[str] = ()) -> Esc
         RecoveryError: a machine still lives after its eviction.
     """
     crash = case.model_copy(update={"incident_class": IncidentClass.JOB_CRASH})
-    tried = await escalate(crash, await diagnose(crash))
     scope = case.ctx.policy.ladder.of(IncidentClass.JOB_CRASH).scope
+    verdict = await diagnose(crash)
+    try:
+        tried = await escalate(crash, verdict)
+    except LimitError:
+        # Whatever else is found out, they do not serve the job's next attempt.
+        await evict(case, faulty, "; ".join(case.incident.reasons) or "machine fault", scope)
+        raise
     await evict(case, (*faulty, *tried.verdict.suspects), tried.did, scope)
     return tried

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from prefect import task
@@ -57,7 +57,13 @@ async def pause(case: RecoveryContext) -> tuple[str, ...]:
         get_run_logger().warning("no answer from %s", join_names(unreachable))
     silent = done.get("silent", ())
     _must_be_few(case, silent)
-    _must_not_share(case, silent)
+    before = {
+        name
+        for earlier in case.done("pause")
+        if earlier.key != f"pause:{case.life}"
+        for name in (earlier.result or {}).get("silent", ())
+    }
+    _must_not_share(case, silent, before)
     return unreachable
 
 
@@ -72,9 +78,12 @@ def _must_be_few(case: RecoveryContext, silent: Sequence[str]) -> None:
         )
 
 
-def _must_not_share(case: RecoveryContext, silent: Sequence[str]) -> None:
-    """Refuse to evict silent machines at once that share a switch or rack: most that go away are soon back."""
-    if case.round or len(silent) < 2:
+def _must_not_share(case: RecoveryContext, silent: Sequence[str], before: Collection[str]) -> None:
+    """Refuse to evict silent machines at once that share a switch or rack: most that go away are soon back.
+
+    Those that did not answer at an earlier pause of the incident either (``before``) are waited for no longer.
+    """
+    if len(silent) < 2 or set(silent) <= set(before):
         return
     policy = case.ctx.policy
     known = domains.known(case.machines_now(), policy)

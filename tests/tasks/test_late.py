@@ -14,7 +14,7 @@ from holdfast.models.job import JobSpec
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
-from holdfast.tasks import late
+from holdfast.tasks import firing, late
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -50,6 +50,25 @@ def join(
         case.incident_id,
         [Alert(kind=kind, job="gpt", machine=name, incarnation=incarnation, at=1001.0) for name in machines],
     )
+
+
+def test_an_alert_that_is_over_ends_no_other_fault_of_its_machine(case: RecoveryContext) -> None:
+    """Another device is another fault; a report that names none is about all of its kind."""
+    ledger = case.ctx.ledger
+    known = {"kind": AlertKind.GPU_LOST, "job": "gpt", "machine": "m3", "incarnation": "i1", "at": 1001.0}
+    first, second = (
+        Alert.model_validate(known | {"evidence": {"device": f"GPU {number}"}}) for number in (1, 2)
+    )
+    ledger.join(case.incident_id, [first, second])
+
+    def over(**evidence: str) -> None:
+        told = first.model_copy(update={"firing": False, "evidence": evidence})
+        ledger.record_alert(told, case.incident_id, "resolved")
+
+    over(device="GPU 1")
+    assert firing.still(case.ctx, case.ctx.ledger.incident(case.incident_id)) == [second]
+    over()
+    assert firing.still(case.ctx, case.ctx.ledger.incident(case.incident_id)) == []
 
 
 def test_a_sure_sign_that_joins_accuses(case: RecoveryContext) -> None:

@@ -1,0 +1,57 @@
+"""What a playbook does when its first answer was not the whole one: machines silent again, a job that falls again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.errors import LimitError
+from holdfast.models.alert import IncidentClass, Verdict
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose import domains
+from holdfast.tasks import fell_again, pause
+
+
+@pytest.mark.parametrize(("before", "waits"), [(set(), True), ({"m1"}, True), ({"m1", "m2", "m3"}, False)])
+def test_machines_of_one_switch_are_waited_for_once_each(
+    monkeypatch: pytest.MonkeyPatch, before: set[str], waits: bool
+) -> None:
+    """Whatever round the incident is in: a switch may go away for the first time while its playbook waits."""
+    monkeypatch.setattr(domains, "known", lambda *_: {})
+    monkeypatch.setattr(domains, "shared", lambda *_: {"leaf-1": frozenset({"m1", "m2"})})
+    case: Any = SimpleNamespace(ctx=SimpleNamespace(policy=Policy.load()), machines_now=list, round=3)
+    if waits:
+        with pytest.raises(LimitError, match="share leaf-1"):
+            pause._must_not_share(case, ("m1", "m2"), before)
+    else:
+        pause._must_not_share(case, ("m1", "m2"), before)
+
+
+async def test_a_machine_that_is_to_go_goes_also_where_a_person_decides_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would serve the next attempt otherwise, and fail it again."""
+    gone: list[tuple[str, ...]] = []
+
+    async def nothing(*_: object) -> Verdict:
+        return Verdict()
+
+    async def spent(*_: object) -> None:
+        raise LimitError("all rungs of the ladder are used up")
+
+    async def evict(_case: object, machines: tuple[str, ...], *_: object) -> None:
+        gone.append(tuple(machines))
+
+    for name, act in (("diagnose", nothing), ("escalate", spent), ("evict", evict)):
+        monkeypatch.setattr(fell_again, name, act)
+    case: Any = SimpleNamespace(
+        ctx=SimpleNamespace(policy=Policy.load()),
+        incident=SimpleNamespace(reasons=("m1: its agent came and went",)),
+        incident_class=IncidentClass.MACHINE_FAULT,
+        model_copy=lambda update: case,
+    )
+    with pytest.raises(LimitError, match="used up"):
+        await fell_again.look_further(case, ("m1",))
+    assert gone == [("m1",)]
