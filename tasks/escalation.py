@@ -123,6 +123,7 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
 
 def _leave(case: RecoveryContext, verdict: Verdict) -> EscalationResult:
     """Accuse the machines that the rung evicts, in words of its evidence."""
+    suspects: tuple[str, ...]
     if only := _of_newest_rung(case, "only_machine"):
         suspects, did = (only,), "is the only machine of the job, which is tried on a standby"
     elif case.incident_class in standing.CLASSES:
