@@ -29,6 +29,8 @@ class FolderPlace:
             raise SourceError(f"{root}: no such folder")
         for folder, below, names in os.walk(root, followlinks=True, onerror=_unread):
             below[:] = [each for each in below if each[0] not in "._" and each != _NOT_DATA]
+            for each in below:
+                _refuse_loop(root, Path(folder) / each)
             for name in names:
                 if name[0] in "._":
                     continue
@@ -57,3 +59,15 @@ class FolderPlace:
 def _unread(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # taken away since
         raise SourceError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+
+
+def _refuse_loop(root: Path, path: Path) -> None:
+    """Refuse a link to a folder that it is itself in: its files would be listed again and again."""
+    if not path.is_symlink():
+        return
+    above = path.parent
+    while not path.samefile(above):
+        if above == root:
+            return
+        above = above.parent
+    raise SourceError(f"{path}: a link to a folder that it is in: {above}")

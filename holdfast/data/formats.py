@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO, Protocol
@@ -17,6 +18,8 @@ LINES_NBYTES = 4 << 20
 """A split of lines is about so large."""
 _AT_ONCE = 64
 """Lines that are parsed together, which is faster than one by one."""
+_BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What :mod:`gzip` raises for a file that is damaged, cut off, or none."""
 
 
 class Format(Protocol):
@@ -38,9 +41,12 @@ class Lines:
         """Count lines."""
         if path.endswith(".gz"):
             count, last = 0, b"\n"
-            with gzip.open(file) as inner:
-                while chunk := inner.read(LINES_NBYTES):
-                    count, last = count + chunk.count(b"\n"), chunk
+            try:
+                with gzip.open(file) as inner:
+                    while chunk := inner.read(LINES_NBYTES):
+                        count, last = count + chunk.count(b"\n"), chunk
+            except _BROKEN_GZIP as error:
+                raise SourceError(f"{path}: damaged or cut off (gzip): {error}") from None
             return [Split(count + (not last.endswith(b"\n")), 0, 0)]
         return list(_ranges(file))
 
@@ -51,6 +57,8 @@ class Lines:
             lines = list(islice(_text(file, path, split), split.rows))
         except UnicodeDecodeError as error:
             raise SourceError(f"{path}: no UTF-8 text after byte {split.start}: {error.reason}") from None
+        except _BROKEN_GZIP as error:
+            raise SourceError(f"{path}: damaged or cut off (gzip): {error}") from None
         if len(lines) != split.rows:
             raise SourceError(
                 f"{path}: {len(lines)} lines after byte {split.start}, {split.rows} when it was listed"
@@ -88,12 +96,24 @@ class Parquet:
     def index(self, file: BinaryIO, path: str) -> list[Split]:
         """Read the footer."""
         metadata = self._open(file, path).metadata
+        self._refuse_missing(metadata.schema, path)
         groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
         return [Split(each.num_rows, number, each.total_byte_size) for number, each in enumerate(groups)]
 
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Read a row group."""
-        return self._open(file, path).read_row_group(split.start, columns=self._columns, use_threads=False)
+        opened = self._open(file, path)
+        try:
+            return opened.read_row_group(split.start, columns=self._columns, use_threads=False)
+        except _broken(path) as error:
+            raise SourceError(f"{path}: row group {split.start} cannot be read: {error}") from None
+
+    def _refuse_missing(self, schema: Any, path: str) -> None:
+        """Refuse columns that the file has not: pyarrow leaves them out without a word."""
+        has = {schema.column(number).path for number in range(len(schema))}
+        for name in self._columns or ():
+            if not any(f"{each}.".startswith(f"{name}.") for each in has):
+                raise SourceError(f"{path}: no column {name!r}; it has {', '.join(sorted(has))}")
 
     def _open(self, file: BinaryIO, path: str) -> Any:
         pa = _pyarrow(path)
@@ -118,13 +138,19 @@ class Arrow:
         """Read the record batches' lengths."""
         opened = self._open(file, path)
         return [
-            Split((batch := opened.get_batch(number)).num_rows, number, batch.nbytes)
+            Split((batch := self._batch(opened, path, number)).num_rows, number, batch.nbytes)
             for number in range(opened.num_record_batches)
         ]
 
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Read a record batch."""
-        return _pyarrow(path).Table.from_batches([self._open(file, path).get_batch(split.start)])
+        return _pyarrow(path).Table.from_batches([self._batch(self._open(file, path), path, split.start)])
+
+    def _batch(self, opened: Any, path: str, number: int) -> Any:
+        try:
+            return opened.get_batch(number)
+        except _broken(path) as error:
+            raise SourceError(f"{path}: record batch {number} cannot be read: {error}") from None
 
     def _open(self, file: BinaryIO, path: str) -> Any:
         pa = _pyarrow(path)
@@ -195,6 +221,11 @@ def _ranges(file: BinaryIO) -> Iterator[Split]:
         at += len(chunk)
     if at > start:
         yield Split(1, start, at - start)
+
+
+def _broken(path: str) -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises where the bytes of a file are not what its footer says."""
+    return (OSError, _pyarrow(path).ArrowException)
 
 
 def _pyarrow(path: str) -> Any:

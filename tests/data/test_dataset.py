@@ -250,6 +250,46 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(
         list(FolderPlace(str(tmp_path)).files())
 
 
+def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
+    """Its files would come some forty times; a link to another folder is followed."""
+    write(tmp_path / "web/20261124/00/x.txt", [1])
+    write(tmp_path / "other/y.txt", [2])
+    (tmp_path / "web/other").symlink_to(tmp_path / "other")
+    place = FolderPlace(str(tmp_path / "web"))
+    assert sorted(each.path for each in place.files()) == ["20261124/00/x.txt", "other/y.txt"]
+    (tmp_path / "other/back").symlink_to(tmp_path / "web")
+    with pytest.raises(SourceError, match=r"/web/other/back: a link to a folder that it is in: .*/web$"):
+        list(place.files())
+
+
+def test_damaged_bytes_are_named_with_their_file(tmp_path: Path) -> None:
+    """What the libraries raise says nothing of where."""
+    for ending, told in (
+        ("parquet", "row group 0 cannot be read"),
+        ("arrow", "record batch 0 cannot be read"),
+    ):
+        path = write(tmp_path / ending / f"a.{ending}", list(range(7)))
+        whole = path.read_bytes()
+        size = 100 if ending == "parquet" else 300
+        path.write_bytes(whole[:8] + b"\xa5" * size + whole[8 + size :])
+        with pytest.raises(SourceError, match=rf"/a\.{ending}: {told}: "):
+            list(data.Dataset(data.folder(path.parent), 7))
+    zipped = gzip.compress(b"one\ntwo\n" * 1000)
+    (tmp_path / "lines").mkdir()
+    for wrong in (zipped[:-12], zipped[:20] + b"\xa5\x5a" * 10 + zipped[40:], b"no gzip"):
+        (tmp_path / "lines/a.txt.gz").write_bytes(wrong)
+        with pytest.raises(SourceError, match=r"/a\.txt\.gz: damaged or cut off \(gzip\): "):
+            data.Dataset(data.folder(tmp_path / "lines"), 7).prepare()
+
+
+def test_a_column_that_a_file_has_not_is_refused(tmp_path: Path) -> None:
+    """Rows would come without it."""
+    write(tmp_path / "a.parquet", [1, 2])
+    assert next(data.Dataset(data.folder(tmp_path, columns=["id"]), 2)).column_names == ["id"]
+    with pytest.raises(SourceError, match=r"/a\.parquet: no column 'label'; it has id, text"):
+        data.Dataset(data.folder(tmp_path, columns=["id", "label"]), 2).prepare()
+
+
 def test_a_source_of_a_mix_without_samples_is_refused(tmp_path: Path) -> None:
     """Else the others would be taken in its place; a saved position in which it had none goes on as it was."""
     write(tmp_path / "web/20261124/00/x.txt", [1, 2, 3])
