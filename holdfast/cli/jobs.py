@@ -85,7 +85,8 @@ def scale(
         names.require(names.ROLE, role, "--role: ")
         with context.gateway() as gateway:
             gateway.scale_role(job, role, number, note)
-        line = f"{job}: {number} replicas of {role}; the ranks are left alone."
+        replicas = "1 replica" if number == 1 else f"{number} replicas"
+        line = f"{job}: {replicas} of {role}; the ranks are left alone."
         tell(as_json, line, job=job, role=role, replicas=number)
         return
     with context.gateway() as gateway:

@@ -19,7 +19,7 @@ LINES_NBYTES = 4 << 20
 _AT_ONCE = 64
 """Lines that are parsed together, which is faster than one by one."""
 _BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What :mod:`gzip` raises for a file that is damaged, cut off, or none."""
+"""Errors of :mod:`gzip` for a file that is damaged, cut off, or none."""
 
 
 class Format(Protocol):
@@ -224,7 +224,7 @@ def _ranges(file: BinaryIO) -> Iterator[Split]:
 
 
 def _broken(path: str) -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises where the bytes of a file are not what its footer says."""
+    """Return the errors of pyarrow for bytes that do not fit the footer of their file."""
     return (OSError, _pyarrow(path).ArrowException)
 
 

@@ -254,7 +254,7 @@ class ReplicaPhase(StrEnum):
 
     RUNNING = "running"
     PAUSING = "pausing"
-    """It ended, and starts again after its pause."""
+    """It waits for its turn to start on its machine, or ended and starts again after its pause."""
     DONE = "done"
     """It ended as it should, and stays so."""
     FAILED = "failed"

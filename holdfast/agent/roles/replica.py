@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.agent import wire
@@ -24,6 +25,10 @@ from holdfast.policies.roles import restart
 _log = logging.getLogger(__name__)
 NICER = 5
 """Replicas give way to the ranks beside them, also while they start."""
+STARTS_S = 0.5
+"""Longest time for which a start keeps its turn; it gives it up when it announces its address, or ends."""
+LOOK_S = 0.05
+"""Between looks whether it announced."""
 _REMEMBERED = 1000
 """Restarts that a budget may count."""
 
@@ -43,6 +48,10 @@ class Means:
     files: RoleFiles
     changed: Callable[[], None]
     """Called when a replica's state changed: it should not wait for the next heartbeat."""
+    starts: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(max(2, len(os.sched_getaffinity(0))))
+    )
+    """Turns to start, one per core: hundreds of starts at once leave the ranks and the agent no processor."""
 
 
 class Supervised:
@@ -153,19 +162,48 @@ class Supervised:
         """Run its process once."""
         order, means = self.order, self._means
         means.files.withdraw(self.job, order.role, order.index, order.generation)
-        group = means.remains.open(self.name)
-        forked = await means.forks.run_soon(run_rank, (self._order_of_process(group),))
-        began = time.monotonic()
-        self._since = time.time()
-        self._process = process = Watched(forked, order.index)
-        self.phase = ReplicaPhase.RUNNING
-        means.changed()
-        if self._to_end.is_set():
-            await stop([process])
+        if not await self._turn():
+            return restart.ReplicaEnd(0.0, 0)
+        try:
+            group = means.remains.open(self.name)
+            forked = await means.forks.run_soon(run_rank, (self._order_of_process(group),))
+            began = time.monotonic()
+            self._since = time.time()
+            self._process = process = Watched(forked, order.index)
+            self.phase = ReplicaPhase.RUNNING
+            means.changed()
+            if self._to_end.is_set():
+                await stop([process])
+            await self._begun(process)
+        finally:
+            means.starts.release()
         status = await process.gone
         announced = bool(means.files.address(self.job, order.role, order.index, order.generation))
         self.why = f"signal {-status}" if status < 0 else f"exit status {status}"
         return restart.ReplicaEnd(time.monotonic() - began, status, announced)
+
+    async def _turn(self) -> bool:
+        """Wait for a turn to start; return False, without one, when it is to end instead."""
+        starts = self._means.starts
+        if not starts.locked():
+            return await starts.acquire()
+        self.phase = ReplicaPhase.PAUSING
+        turn, ending = asyncio.create_task(starts.acquire()), asyncio.create_task(self._to_end.wait())
+        try:
+            await asyncio.wait((turn, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            if not turn.done():
+                turn.cancel()
+        return turn.done()
+
+    async def _begun(self, process: Watched) -> None:
+        """Wait until the start is over, as far as that can be seen."""
+        order, over = self.order, time.monotonic() + STARTS_S
+        while not process.gone.done() and time.monotonic() < over:
+            if self._means.files.address(self.job, order.role, order.index, order.generation):
+                return
+            await asyncio.wait((process.gone,), timeout=LOOK_S)
 
     async def _clean(self) -> None:
         """End what the process left behind, and withdraw its address."""
