@@ -87,7 +87,7 @@ def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
 
 @dataclass(frozen=True)
 class _Left:
-    lost: Exception | None
+    lost: BaseException | None
     """The error with which it lost a peer; None: its agent ordered it to leave."""
 
 
@@ -111,10 +111,10 @@ def _left(
             main.leave()
             if orders.over.is_set():
                 return _Left(None)
-            if not _lost_a_peer(error):
+            if (lost := _lost_peer(error)) is None:
                 raise
             traceback.print_exception(error)
-            return _Left(error.with_traceback(None))
+            return _Left(_alone(lost))
         finally:
             main.leave()
     except EpochOver:  # also in the middle of another exception
@@ -122,10 +122,16 @@ def _left(
         return _Left(None)
 
 
-def _lost_a_peer(error: Exception) -> bool:
+def _lost_peer(error: Exception) -> BaseException | None:
     from holdfast.agent.ranks import lost_peer  # noqa: PLC0415  (reads the patterns; ranks of an agent have it loaded)
 
-    return lost_peer.explains(error)
+    return lost_peer.behind(error)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return the error without its traceback and what it was raised from: their frames hold the model and its groups."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _leave() -> None:
@@ -152,11 +158,11 @@ def _finish_on_device() -> None:
         torch.cuda.synchronize()
 
 
-def _await_next(orders: EpochOrders, reporter: RankReporter, lost: Exception | None) -> None:
+def _await_next(orders: EpochOrders, reporter: RankReporter, lost: BaseException | None) -> None:
     """Return when the agent has ordered the next epoch and this process is in it.
 
     Raises:
-        Exception: ``lost``, when no word came from the agent.
+        BaseException: ``lost``, when no word came from the agent.
     """
     from holdfast.agent.ranks import rank_main  # noqa: PLC0415  (a rank has it loaded)
 
