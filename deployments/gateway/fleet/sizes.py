@@ -10,7 +10,7 @@ from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
-from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
@@ -58,7 +58,8 @@ class Sizes:
             )
         if machines:
             resize.spec_for(job, machines)
-        if machines == len(job.machines) and machines in (0, job.spec.machines):
+        has_them = machines == len(job.machines) and machines in (0, job.spec.machines)
+        if has_them and not await asyncio.to_thread(_is_being_resized, self._site.ledger, job.name):
             if machines and not grown:  # it may be smaller than it wants to be, and would grow back
                 await asyncio.to_thread(self._site.ledger.want_size, job.name, machines)
             return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
@@ -157,6 +158,12 @@ class Sizes:
         flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
         names = [machine.name for machine in standbys if machine.name not in flapping]
         return [name for name in names if not kinds or group_of(name, pool) in kinds]
+
+
+def _is_being_resized(ledger: Ledger, job: str) -> bool:
+    """Return whether the size of the job is about to change: what it has now says nothing (blocking)."""
+    found = ledger.incidents(job, IncidentState.OPEN, evidence=False)
+    return any(each.incident_class is IncidentClass.SCALE_JOB for each in found)
 
 
 def _failures(ledger: Ledger, job: Job) -> list[float]:

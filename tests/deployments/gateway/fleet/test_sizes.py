@@ -216,3 +216,17 @@ async def test_a_size_that_was_asked_for_twice_is_changed_once(kit: Kit) -> None
     await kit.tick()
     assert kit.ledger.incident(second.id).state is IncidentState.DISMISSED
     assert kit.ledger.incident(second.id).summary == "it has 3 machines already"
+
+
+@pytest.mark.parametrize("first", [3, 0])
+async def test_a_person_who_changes_their_mind_gets_the_size_that_was_asked_for_last(
+    kit: Kit, first: int
+) -> None:
+    """The job still has it, and is about to have another one."""
+    await elastic(kit)
+    for machines in (first, 2):
+        kit.clock.advance(1.0)
+        answer = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": machines})
+    await kit.settled()
+    assert answer["outcome"] == "waits"
+    assert asked(kit) == [first, 2]
