@@ -140,6 +140,7 @@ class Gateway:
         self.releases = Releases(self.site, acts)
         self.releases.launching = self.correlator.starting.held
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
+        self.waiting.ask_again = self.sizes.ask_again
         self.roles = Roles(self.site, self._require_sure)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""

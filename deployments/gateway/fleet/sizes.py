@@ -10,7 +10,7 @@ from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
-from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
@@ -62,6 +62,7 @@ class Sizes:
         if has_them and not await asyncio.to_thread(_is_being_resized, self._site.ledger, job.name):
             if machines and not grown:  # it may be smaller than it wants to be, and would grow back
                 await asyncio.to_thread(self._site.ledger.want_size, job.name, machines)
+                await asyncio.to_thread(_forget_wishes, self._site.ledger, job.name)
             return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
         if not job.machines and (standing_by := len(await self._usable(job))) < machines:
             raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")
@@ -81,6 +82,27 @@ class Sizes:
                 },
             )
         )
+
+    async def ask_again(self, incident: Incident) -> bool:
+        """Ask once more for the size of an incident that lacked machines, when enough stand by.
+
+        Returns:
+            Whether it is over: asked for, or superseded by what was asked for since.
+        """
+        job, machines = await self._site.job(incident.job), incident.machines_asked
+        newest = await asyncio.to_thread(_last_asked, self._site.ledger, job)
+        if newest != incident.id or not isinstance(machines, int) or machines == len(job.machines):
+            return True
+        if len(await self._usable(job)) + len(job.machines) < machines:
+            return False
+        by = str(incident.alerts[0].evidence.get("by", ""))
+        try:
+            await self.ask(job, machines, by, f"asked for in {incident.id}, machines stand by now")
+        except NoStandbyError:
+            return False
+        except RefusedError as refused:
+            log.info("%s: not asked for again: %s", incident.id, refused)
+        return True
 
     async def tick(self) -> None:
         """Run one round."""
@@ -161,9 +183,26 @@ class Sizes:
 
 
 def _is_being_resized(ledger: Ledger, job: str) -> bool:
-    """Return whether the size of the job is about to change: what it has now says nothing (blocking)."""
+    """Return whether the size of the job is about to change (blocking)."""
     found = ledger.incidents(job, IncidentState.OPEN, evidence=False)
     return any(each.incident_class is IncidentClass.SCALE_JOB for each in found)
+
+
+def _last_asked(ledger: Ledger, job: Job) -> str:
+    """Return the newest incident in which a person or a schedule asked for a size; empty: none did (blocking)."""
+    for incident in ledger.incidents(job.name, limit=_LOOK_BACK):
+        asked = any(not alert.evidence.get("grown") for alert in incident.alerts)
+        if asked and incident.incident_class is IncidentClass.SCALE_JOB:
+            return incident.id
+    return ""
+
+
+def _forget_wishes(ledger: Ledger, job: str) -> None:
+    """End the waits of sizes that lack machines: another one is wanted now (blocking)."""
+    for wait in ledger.waits():
+        incident = ledger.incident(wait.incident_id) if wait.job == job else None
+        if incident is not None and incident.incident_class is IncidentClass.SCALE_JOB:
+            ledger.end_wait(incident.id)
 
 
 def _failures(ledger: Ledger, job: Job) -> list[float]:

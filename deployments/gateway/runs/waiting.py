@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.stillness import RunStillness
@@ -42,6 +42,8 @@ class Waiting:
         self._quiet: dict[tuple[str, IncidentClass], list[tuple[Wait, frozenset[str]]]] = {}
         """Waits of jobs that train on, each with the machines that its incident is about."""
         self._still = RunStillness()
+        self.ask_again: Callable[[Incident], Awaitable[bool]] = _nothing_to_ask
+        """Called with a size that a person asked for and that lacked machines; whether it need not wait any more."""
 
     async def tick(self) -> None:
         """Run one round."""
@@ -57,8 +59,8 @@ class Waiting:
             if _obsolete(wait, incident, job):
                 await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
             elif why := waits.due(wait, await self._facts(wait, incident, job, machines)):
-                await self._again(wait, why)
-            elif wait.runs_on:
+                await self._again(wait, incident, why)
+            elif wait.runs_on and not _is_wish(wait, incident):
                 quiet[wait.job, incident.incident_class].append((wait, _machines(incident)))
         self._quiet = dict(quiet)
         self._was_silent &= {wait.incident_id for wait in listed}
@@ -259,7 +261,13 @@ class Waiting:
             return True
         return wait.incident_id not in self._was_silent
 
-    async def _again(self, wait: Wait, why: str) -> None:
+    async def _again(self, wait: Wait, incident: Incident, why: str) -> None:
+        if _is_wish(wait, incident) and not await self.ask_again(incident):
+            if wait.next_at <= (now := self._now(wait)):
+                later = wait.model_copy(update={"since": now, "times": wait.times + 1})
+                seen = waits.outlook(later, None, self._site.policy.again)
+                await asyncio.to_thread(self._site.ledger.put_wait, seen.wait)
+            return
         if wait.runs_on:
             log.info("%s: %s: further signals of the job count again", wait.incident_id, why)
             await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
@@ -299,7 +307,20 @@ def _machines(incident: Incident) -> frozenset[str]:
     return frozenset(named | {incident.machine} if incident.machine else named)
 
 
+async def _nothing_to_ask(_: Incident) -> bool:
+    return True
+
+
+def _is_wish(wait: Wait, incident: Incident) -> bool:
+    """Return whether a person asked for a size that lacks machines: it stands until there are enough."""
+    asked = any(not alert.evidence.get("grown") for alert in incident.alerts)
+    scales = incident.incident_class is IncidentClass.SCALE_JOB
+    return scales and asked and wait.runs_on and wait.missing is Missing.STANDBY
+
+
 def _obsolete(wait: Wait, incident: Incident, job: Job) -> bool:
     """Return whether a person has intervened since: the job runs, was stopped or submitted again."""
+    if _is_wish(wait, incident):  # a recovery meanwhile changes nothing of it
+        return job.state in (JobState.STOPPED, JobState.DONE) or incident.opened_at < job.submitted_at
     stands = JobState.RUNNING if wait.runs_on else JobState.FAILED
     return job.state is not stands or incident.opened_at < job.submitted_at

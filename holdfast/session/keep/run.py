@@ -129,7 +129,7 @@ def _lost_peer(error: Exception) -> BaseException | None:
 
 
 def _alone(error: BaseException) -> BaseException:
-    """Return the error without its traceback and what it was raised from: their frames hold the model and its groups."""
+    """Return the error without tracebacks, its own and of what it was raised from: frames hold the model."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

@@ -7,6 +7,8 @@ import pytest
 from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
 from holdfast.models.machine import MachineState, Scope
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.operations import flaps
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
@@ -230,3 +232,71 @@ async def test_a_person_who_changes_their_mind_gets_the_size_that_was_asked_for_
     await kit.settled()
     assert answer["outcome"] == "waits"
     assert asked(kit) == [first, 2]
+
+
+async def lacks_machines(kit: Kit, machines: int) -> Incident:
+    """A person asks for more machines than stand by: its playbook leaves the job as it is."""
+    await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": machines, "by": "ann"})
+    await kit.settled()
+    incident, now = kit.incidents()[-1], kit.clock.now()
+    wait = Wait(
+        incident_id=incident.id,
+        job=JOB,
+        missing=Missing.STANDBY,
+        why="none stands by",
+        since=now,
+        next_at=now + 60,
+        runs_on=True,
+    )
+    kit.ledger.put_wait(wait)
+    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
+    return incident
+
+
+async def test_a_size_that_lacks_machines_is_asked_for_again_when_enough_stand_by(kit: Kit) -> None:
+    """However long that takes, and whatever else befalls the job."""
+    await elastic(kit, want=2, standbys=0)
+    first = await lacks_machines(kit, 4)
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    await kit.look_again(5)
+    kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    for _ in range(3):
+        await kit.look_again(3600)
+    await kit.register("m2")
+    await kit.look_again(5)
+    assert asked(kit) == [4]
+    await kit.register("m3")
+    await kit.look_again(5)
+    assert asked(kit) == [4, 4]
+    again = kit.incidents()[-1].alerts[0].evidence
+    assert again["by"] == "ann"
+    assert first.id in str(again["text"])
+    assert not kit.ledger.waits()
+
+
+@pytest.mark.parametrize("later", [2, 1])
+async def test_a_size_that_lacks_machines_gives_way_to_one_that_is_asked_for_later(
+    kit: Kit, later: int
+) -> None:
+    """Also to the one that the job has."""
+    await elastic(kit, want=2, standbys=0)
+    await lacks_machines(kit, 3)
+    await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": later})
+    await kit.settled()
+    before = asked(kit)
+    for incident in kit.ledger.incidents(JOB, IncidentState.OPEN):
+        kit.close_incident(incident.id)
+    await kit.register("m2")
+    await kit.look_again(5)
+    await kit.look_again(3600)
+    assert asked(kit) == before
+
+
+async def test_a_job_grows_back_while_a_larger_size_lacks_machines(kit: Kit) -> None:
+    """One machine came, two were asked for: the one serves it meanwhile."""
+    await elastic(kit, want=3, standbys=0)
+    await lacks_machines(kit, 4)
+    await kit.register("m2")
+    await kit.look_again(5)
+    await look(kit)
+    assert asked(kit) == [4, 3]
