@@ -5,6 +5,7 @@ What is in them: :mod:`~holdfast.storage.checkpoints.save.buffers`.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 from holdfast import private
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.storage.checkpoints.save import buffers, slot_lock
+
+_FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG})
 
 
 def create(path: Path, file_nbytes: int) -> mmap.mmap:
@@ -53,9 +56,11 @@ def _explained(path: Path, file_nbytes: int) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         yield
     except OSError as error:
+        advice = (
+            " Give the machine more shared memory, or run fewer ranks on it." if error.errno in _FULL else ""
+        )
         raise CheckpointError(
-            f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}). "
-            "Give the machine more shared memory, or run fewer ranks on it."
+            f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}).{advice}"
         ) from error
     except SettingsError as error:
         raise CheckpointError(f"shard file {error}") from error

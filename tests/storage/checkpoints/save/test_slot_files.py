@@ -194,3 +194,10 @@ def test_an_epochs_process_that_wakes_beside_the_next_harms_no_shard(tmp_path: P
         for each in processes:
             each.kill()
             each.join()
+
+
+def test_more_memory_is_advised_only_where_it_is_full(tmp_path: Path) -> None:
+    """A folder that is none is another mistake."""
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot have 64 bytes \(.+\)\.$"):
+        slot_files.create_locked(tmp_path / "file" / "r0-a.shard", 64, 1)
