@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -54,12 +54,15 @@ class OtherPart:
         state, before = self.value.state_dict(), dict(placing.candidates)
         views = Views()
         encoder, nodes = self._written(state, placing, views)
-        if together := views.overlapping():
+        windows = views.arrays.overlapping()
+        views.arrays.require_apart(views.addresses())
+        together = views.overlapping()
+        if together or windows:
             # One memory for several tensors: none of them is an item of its own, nor one that ranks may share.
             large = set(placing.candidates)
             placing.candidates.clear()
             placing.candidates.update(before)
-            encoder, nodes = self._written(state, placing, Views(together))
+            encoder, nodes = self._written(state, placing, Views(together), windows)
             # Nor at later saves, where windows may lie apart: items that come and go need a new plan each time.
             placing.loose |= large - placing.candidates.keys()
         # Names that come and go would need a new plan each time; the tree has the values anyway.
@@ -67,8 +70,10 @@ class OtherPart:
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
 
-    def _written(self, state: Any, placing: Placing, views: Views) -> tuple[Encoder, dict[str, Node]]:
-        encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN, views=views)
+    def _written(
+        self, state: Any, placing: Placing, views: Views, windows: Set[int] = frozenset()
+    ) -> tuple[Encoder, dict[str, Node]]:
+        encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN, views=views, windows=windows)
         return encoder, {self.name: encoder.part(self.name, state)}
 
     def want(self, known: Known, trees: Sequence[tuple[int, Node]], *, exact: bool) -> None:
@@ -176,7 +181,8 @@ def alike(left: Node, right: Node, seen: set[tuple[int, int]] | None = None) -> 
     if isinstance(left, Tensor):
         return left.shape == right.shape and left.dtype == right.dtype and bool(torch.equal(left, right))
     if not isinstance(left, dict | list | tuple):
-        return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)
+        # By their bits: numbers may be alike in all but the sign of a zero, and NaN is like nothing.
+        return bool(left == right) if not isinstance(left, float | complex) else repr(left) == repr(right)
     seen = set() if seen is None else seen
     if (pair := (id(left), id(right))) in seen:
         return True

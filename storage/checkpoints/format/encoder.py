@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
@@ -15,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.array_views import WINDOW, root_of
 from holdfast.storage.checkpoints.format.kind import ValueKind
 from holdfast.storage.checkpoints.format.kinds import PLAIN, kind_of
 from holdfast.storage.checkpoints.format.layout import dump_object
@@ -52,6 +54,7 @@ class Encoder:
         most_plain: int = sys.maxsize,
         whole: bool = True,
         views: Views | None = None,
+        windows: Set[int] = frozenset(),
     ) -> None:
         """Prepare for one state.
 
@@ -60,7 +63,8 @@ class Encoder:
             rank: this one.
             most_plain: the most plain values that get names of their own.
             whole: whether plain data becomes a single node, however much it is.
-            views: takes notice of the tensors; those that it knows to overlap lie in the tree, together.
+            views: takes notice of tensors and arrays; tensors that it knows to overlap lie in the tree, together.
+            windows: identities of numpy arrays of which others are windows.
         """
         self._place, self._rank, self._whole = place, rank, whole
         self._alone = False
@@ -71,6 +75,7 @@ class Encoder:
         self.paths: dict[str, Path] = {}
         """By name, where in the nested state it was."""
         self.stock = StockNames(self.items, self.paths, most_plain)
+        self._windows = windows
         self._views, self._raw = views, RawWriter(views)
         self._known: dict[tuple[Any, ...], str] = {}
         self._nodes: dict[int, Node] = {}
@@ -144,12 +149,19 @@ class Encoder:
             return [self.encode(each, (*path, number), stock=stock) for number, each in enumerate(value)]
         if kind is dict and all(type(each) is str for each in value):
             return {name: self.encode(each, (*path, name), stock=stock) for name, each in value.items()}
-        if (known := kind_of(value)) is not None:
+        if (known := self._kind_of(value, path)) is not None:
             within = stock and isinstance(value, Mapping)
             if stock and kind is tuple and not has_items(value):
                 self.stock.note(value, path)
             return known.tag, self._down(known, value, path, within=within)
         return "@opaque", self._opaque(value, path)
+
+    def _kind_of(self, value: Any, path: Path) -> ValueKind | None:
+        if type(value) is np.ndarray and self._views is not None:
+            self._views.arrays.note(value, path)
+            if (root := root_of(value)) is not value and id(root) in self._windows:
+                return WINDOW
+        return kind_of(value)
 
     def _note_plain(self, value: Any, path: Path, most_depth: int) -> set[type] | None:
         """Name plain data for stock torch; return its types, None when it is not plain."""
@@ -180,10 +192,11 @@ class Encoder:
             raise refused(
                 path, "it is not initialised yet", "run a forward pass before the first checkpoint()"
             )
-        if value.is_nested:
-            return self._inline(value, path)
         if type(value) is Parameter:
             return "@param", self.tensor(value.data, path), value.requires_grad
+        if value.is_nested:
+            node = self._inline(value.detach(), path)
+            return ("@grad", node) if value.requires_grad and value.is_leaf else node
         if isinstance(value, DTensor) and is_traceable_wrapper_subclass(value._local_tensor):
             return self._local(value, path, self._subclass)
         if isinstance(value, DTensor) and is_unreduced(value):

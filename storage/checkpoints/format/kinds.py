@@ -24,6 +24,7 @@ import torch
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format import script_classes
+from holdfast.storage.checkpoints.format.array_views import WINDOW
 from holdfast.storage.checkpoints.format.kind import Down, Up, ValueKind
 
 PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes)
@@ -34,8 +35,16 @@ def _listed(values: Iterable[Any], down: Down) -> list[Any]:
     return [down(each, str(number)) for number, each in enumerate(values)]
 
 
+def _require_no_tensors(keys: Iterable[Any], where: str) -> None:
+    if any(isinstance(each, torch.Tensor) for each in keys):
+        raise CheckpointError(
+            f"a tensor {where}: it is found by its identity, which no restored one has. Use names instead, or a list"
+        )
+
+
 def _pairs(mapping: Any, down: Down) -> list[list[Any]]:
     # Lists: a tuple that begins with text is taken for a node.
+    _require_no_tensors(mapping, "as a key")
     return [[down(key, ""), down(each, str(key))] for key, each in mapping.items()]
 
 
@@ -159,6 +168,25 @@ def _dtype_again(name: str) -> torch.dtype:
     return found
 
 
+def _offset(value: datetime.timezone) -> Any:
+    """Return the offset, and the name if it has one of its own."""
+    told = value.__getinitargs__()  # type: ignore[attr-defined]
+    return told if len(told) > 1 else told[0]
+
+
+def _timezone_again(told: Any) -> datetime.timezone:
+    if isinstance(told, tuple):
+        return datetime.timezone(*told)
+    return datetime.timezone(told) if told else datetime.UTC
+
+
+def _moment(value: Any) -> tuple[Any, ...]:
+    """Return a time as text, which has no name of its zone: a zone with a name is told beside it."""
+    told = _zone(value).isoformat(), value.fold
+    named = value.tzinfo is not None and isinstance(_offset(value.tzinfo), tuple)
+    return (*told, value.tzinfo) if named else told
+
+
 def _zone(value: datetime.datetime) -> datetime.datetime:
     if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
         raise CheckpointError(
@@ -216,26 +244,19 @@ KINDS: dict[type, ValueKind] = {
     fractions.Fraction: _kind(
         "Fraction", lambda v: (v.numerator, v.denominator), lambda d: fractions.Fraction(*d)
     ),
-    datetime.datetime: _kind(
-        "datetime", lambda v: (_zone(v).isoformat(), v.fold), lambda d: _time(datetime.datetime, d)
-    ),
+    datetime.datetime: _kind("datetime", _moment, lambda d: _time(datetime.datetime, d)),
     datetime.date: _kind("date", lambda v: v.isoformat(), datetime.date.fromisoformat),
-    datetime.time: _kind("time", lambda v: (_zone(v).isoformat(), v.fold), lambda d: _time(datetime.time, d)),
+    datetime.time: _kind("time", _moment, lambda d: _time(datetime.time, d)),
     datetime.timedelta: _kind(
         "timedelta", lambda v: (v.days, v.seconds, v.microseconds), lambda d: datetime.timedelta(*d)
     ),
-    datetime.timezone: _kind(
-        "timezone",
-        lambda v: v.utcoffset(None),
-        lambda d: datetime.timezone(d) if d else datetime.UTC,
-    ),
+    datetime.timezone: _kind("timezone", _offset, _timezone_again),
     uuid.UUID: _kind("UUID", str, uuid.UUID),
     pathlib.PosixPath: _kind("Path", str, pathlib.Path),
     pathlib.PurePosixPath: _kind("PurePath", str, pathlib.PurePosixPath),
     np.ndarray: _kind("ndarray", _array, _array_again),
-    np.random.Generator: _kind(
-        "np.Generator", lambda v: _bits(v.bit_generator), lambda d: np.random.Generator(_bit_generator(d))
-    ),
+    # Its bits are a value of their own: several generators may draw from them.
+    np.random.Generator: _kind("np.Generator of bits", lambda v: v.bit_generator, np.random.Generator),
     np.random.RandomState: _kind("np.RandomState", lambda v: _state_of(v), lambda d: _random_state(d)),  # noqa: PLW0108
     random.Random: _kind("Random", _random, _random_again),
     torch.Generator: _kind("torch.Generator", _torch_generator, _torch_generator_again),
@@ -253,6 +274,7 @@ def _filled(made: argparse.Namespace, values: dict[str, Any]) -> argparse.Namesp
 
 def _ordered(values: Iterable[Any]) -> list[Any]:
     listed = list(values)
+    _require_no_tensors(listed, "in a set")
     try:
         return sorted(listed)
     except TypeError:
@@ -260,7 +282,8 @@ def _ordered(values: Iterable[Any]) -> list[Any]:
 
 
 def _time(kind: Any, data: Any) -> Any:
-    return kind.fromisoformat(data[0]).replace(fold=data[1])
+    named = {"tzinfo": data[2]} if len(data) > 2 else {}
+    return kind.fromisoformat(data[0]).replace(fold=data[1], **named)
 
 
 def _state_of(value: Any) -> Any:
@@ -301,4 +324,8 @@ _FAMILIES: tuple[tuple[Callable[[Any], bool], ValueKind], ...] = (
     (lambda v: isinstance(v, np.random.BitGenerator), _BIT_GENERATOR),
     *script_classes.FAMILIES,
 )
-_BY_TAG |= {kind.tag: kind for _, kind in _FAMILIES}
+_BEFORE = _kind(
+    "np.Generator", lambda v: _bits(v.bit_generator), lambda d: np.random.Generator(_bit_generator(d))
+)
+"""As a release before wrote it."""
+_BY_TAG |= {kind.tag: kind for kind in (_BEFORE, WINDOW, *(kind for _, kind in _FAMILIES))}

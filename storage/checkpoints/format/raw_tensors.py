@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.array_views import ArrayViews
 
 Node = Any
 _SPARSE = {
@@ -62,6 +63,8 @@ class Views:
     def __init__(self, together: Spans | None = None) -> None:
         """Prepare; ``together``: what :meth:`overlapping` found at a look before."""
         self._together: Spans = together or {}
+        self.arrays = ArrayViews()
+        """The numpy arrays of the part."""
         self._seen: dict[Storage, list[_View]] = {}
 
     def note(self, value: Tensor) -> None:
@@ -75,6 +78,14 @@ class Views:
         """Return the pieces of memory that several tensors have, where nothing else would keep these together."""
         found = {storage: _pieces(seen) for storage, seen in self._seen.items() if len(seen) > 1}
         return {storage: pieces for storage, pieces in found.items() if pieces}
+
+    def addresses(self) -> dict[int, int]:
+        """Return first addresses of the tensors in this host's memory, and their ends."""
+        found: dict[int, int] = {}
+        for (device, at), seen in self._seen.items():
+            for view in seen if device.type == "cpu" else ():
+                found[at + view.low] = max(at + view.high, found.get(at + view.low, 0))
+        return found
 
     def piece(self, value: Tensor) -> tuple[int, int] | None:
         """Return the piece that holds ``value`` and what overlaps with it; None: it is written by itself."""
@@ -244,7 +255,8 @@ def _inside(value: Tensor) -> tuple[str, list[Tensor], Any] | None:
     if value.is_quantized:
         return _quantized(value)
     if value.is_nested and value.layout is torch.strided:
-        return "nested", list(value.unbind()), None
+        tensors = list(value.unbind())
+        return "nested", tensors, None if tensors else str(value.dtype).removeprefix("torch.")
     if value.is_nested and value.layout is torch.jagged:
         held: Any = value.detach()
         lengths = [] if held.lengths() is None else [held.lengths()]
@@ -291,7 +303,9 @@ def _jagged(tensors: list[Tensor], told: Any) -> Tensor:
 
 _MAKERS: dict[str, Callable[[list[Tensor], Any], Tensor]] = {
     "jagged": _jagged,
-    "nested": lambda tensors, _: torch.nested.nested_tensor(tensors),
+    "nested": lambda tensors, dtype: torch.nested.nested_tensor(
+        tensors, dtype=dtype and getattr(torch, dtype)
+    ),
     "quantized": _per_tensor,
     "quantized_channels": _per_channel,
 }

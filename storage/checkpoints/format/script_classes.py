@@ -62,6 +62,17 @@ def _fields(value: Any) -> list[str]:
     return [each.name for each in dataclasses.fields(value)]
 
 
+def _slots(kind: type) -> list[str]:
+    """Return the names of all slots of a class and of those that it is derived from."""
+    found = []
+    for each in kind.__mro__:
+        slots = vars(each).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{each.__name__.lstrip('_')}{name}" if private else name)
+    return found
+
+
 def _data_down(value: Any, down: Down) -> Any:
     """Return its fields, and, where it has others, its further attributes: those that ``__post_init__`` sets."""
     kind, names = type(value), _fields(value)
@@ -73,10 +84,13 @@ def _data_down(value: Any, down: Down) -> Any:
             "(a dictionary, for example): expected a dataclass alone. Return plain values from state_dict()"
         ) from None
     told = [(name, down(getattr(value, name), name)) for name in names if hasattr(value, name)]
+    held = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    held |= getattr(value, "__dict__", {})
     more = [
         (name, down(each, name))
-        for name, each in getattr(value, "__dict__", {}).items()
+        for name, each in held.items()
         if name not in names
+        and name not in ("__dict__", "__weakref__")
         and name != _ALIAS
         and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]

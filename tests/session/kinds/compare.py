@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import enum
 import io
 import random
@@ -23,6 +24,8 @@ def difference(left: Any, right: Any, path: str = "") -> str:
     found = _difference(left, right, path)
     if not found and (before := _sharing(left)) != (after := _sharing(right)):
         found = f"{path}: tensors share memory as {before} before, and as {after} after"
+    if not found and (before := _memories(left)) != (after := _memories(right)):
+        found = f"{path}: arrays share memory as {before} before, and as {after} after"
     if not found and (before := _identities(left)) != (after := _identities(right)):
         found = f"{path}: containers and objects were one as {before} before, and as {after} after"
     return found
@@ -79,9 +82,10 @@ def _opened(value: Any) -> Any:  # noqa: PLR0911  (a case per kind)
     if isinstance(value, torch.Generator):
         return value.get_state()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)} | getattr(
-            value, "__dict__", {}
-        )
+        slots = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ())]
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return fields | held | getattr(value, "__dict__", {})
     if isinstance(value, types.SimpleNamespace) or (
         type(value).__module__.startswith("tests.") and hasattr(value, "__dict__")
     ):
@@ -96,6 +100,10 @@ def _same_scalar(left: Any, right: Any) -> bool:
         return struct.pack("dd", left.real, left.imag) == struct.pack("dd", right.real, right.imag)
     if isinstance(left, np.generic):
         return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    if isinstance(left, datetime.datetime | datetime.time):  # equal in whichever zone
+        return bool(left == right) and _same_scalar(left.tzinfo, right.tzinfo)
+    if isinstance(left, datetime.timezone):
+        return bool(left == right) and left.tzname(None) == right.tzname(None)
     return bool(left == right)
 
 
@@ -161,10 +169,22 @@ def _sharing(value: Any) -> list[int]:
     return found
 
 
+def _memories(value: Any) -> list[int]:
+    """For each numpy array inside, the number of the first one that has elements in the same memory."""
+    arrays = [each for each in _mutable(value) if isinstance(each, np.ndarray)]
+    return [
+        next(at for at, other in enumerate(arrays) if other is each or np.shares_memory(other, each))
+        for each in arrays
+    ]
+
+
 def _identities(value: Any) -> list[int]:
     """For each container and object that can be changed, the number of the first place in which it is."""
     first: dict[int, int] = {}
-    return [first.setdefault(id(each), number) for number, each in enumerate(_mutable(value))]
+    held = list(
+        _mutable(value)
+    )  # what is made for the comparison is kept, so that its identity is no other's
+    return [first.setdefault(id(each), number) for number, each in enumerate(held)]
 
 
 def _mutable(value: Any) -> Iterator[Any]:
@@ -174,6 +194,8 @@ def _mutable(value: Any) -> Iterator[Any]:
     opened = None if isinstance(value, Mapping | list | tuple) else _opened(value)
     if isinstance(value, Mapping | list | set | collections.deque | np.ndarray) or opened is not None:
         yield value
+    if isinstance(value, np.random.Generator):
+        yield value.bit_generator
     inside: Any = value if isinstance(value, list | tuple | collections.deque) else ()
     if isinstance(value, Mapping):
         inside = value.values()

@@ -133,6 +133,28 @@ class Slotted:
     held: Any
 
 
+class Kept:
+    """A class with slots, some of them private."""
+
+    __slots__ = ("__hidden", "kept")
+
+    def keep(self, value: Any) -> None:
+        self.kept, self.__hidden = value, [value]
+
+
+@dataclasses.dataclass
+class OnSlots(Kept):
+    """With slots of another class beside its fields."""
+
+    count: int
+
+
+def _on_slots(step: int) -> Any:
+    made = OnSlots(step)
+    made.keep(torch.zeros(step))
+    return made
+
+
 class Plain:
     """An object that is its attributes."""
 
@@ -279,6 +301,42 @@ def _inside_of_each_other(step: int) -> Any:
     return [outer, inner, outer, collections.deque([outer], 2)]
 
 
+def _windows(step: int) -> Any:
+    """Arrays of one memory: one of another type, one that cannot be written, and one of an array that is not there."""
+    whole, days = np.arange(10) + step, np.array(["2026-01-01", "2026-01-02"], dtype="M8[s]")
+    last = whole[6:]
+    last.flags.writeable = False
+    absent = np.asfortranarray(np.arange(6.0).reshape(2, 3) + step)
+    return {
+        "head": whole[:4],
+        "last": last,
+        "whole": whole,
+        "bytes": whole.view(np.uint8)[3:9],
+        "backwards": [whole[::-2]],
+        "first column": absent[:, 0],
+        "row": absent[1],
+        "days": days,
+        "day": days[1:],
+    }
+
+
+def _frozen_array(step: int) -> Any:
+    made = np.arange(5) + step
+    made.flags.writeable = False
+    return made
+
+
+def _one_bit_generator(step: int) -> Any:
+    bits = np.random.PCG64(3)
+    first, second = np.random.Generator(bits), np.random.Generator(bits)
+    return {"a": _advanced(first, step), "b": second, "bits": bits}
+
+
+def _both_memories(step: int) -> Any:
+    made = np.arange(9) + step
+    return {"t": torch.from_numpy(made)[2:], "f": made}
+
+
 def _structured(step: int) -> Any:
     made = np.zeros(3, dtype=[("id", "<i4"), ("weight", "<f8"), ("name", "U5")])
     made["id"] = step
@@ -378,6 +436,11 @@ TENSORS: dict[str, Make] = {
     "sparse BSR": lambda n: (torch.eye(4) * (n + 1)).to_sparse_bsr((2, 2)),
     "quantized": lambda n: torch.quantize_per_tensor(torch.arange(4.0) + n, 0.5, 1, torch.qint8),
     "nested": lambda n: torch.nested.nested_tensor([torch.ones(n), torch.ones(2)]),
+    "nested, needs a gradient": lambda n: [
+        torch.nested.nested_tensor([torch.ones(n), torch.ones(2)], requires_grad=True),
+        torch.nn.Parameter(torch.nested.nested_tensor([torch.ones(n)]), requires_grad=False),
+    ],
+    "nested, nothing in it": lambda n: torch.nested.nested_tensor([], dtype=torch.float64),
     "nested, jagged": lambda n: torch.nested.nested_tensor(
         [torch.ones(n + 1), torch.ones(2)], layout=torch.jagged
     ),
@@ -431,6 +494,7 @@ CONTAINERS: dict[str, Make] = {
     "dataclass": lambda n: Record(n, [torch.zeros(n)]),
     "frozen dataclass": Frozen,
     "dataclass with more than its fields": _begun,
+    "dataclass on a class with slots": _on_slots,
     "dataclass with a large tensor": lambda n: Record(n, torch.zeros(LARGE) + n),
     "enum": lambda n: [Colour.RED if n < 3 else Colour.BLUE, Level.HIGH, Flag.A | Flag.B],
     "Counter": lambda n: _filled(collections.Counter, {"a": n, 3: 1}),
@@ -489,6 +553,9 @@ SCALARS: dict[str, Make] = {
         datetime.time(n),
         datetime.timedelta(days=-n, microseconds=1),
         datetime.timezone(datetime.timedelta(hours=n)),
+        datetime.timezone(datetime.timedelta(hours=n), "of its own"),
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=n), "CET")),
+        datetime.time(n, fold=1, tzinfo=datetime.timezone(datetime.timedelta(0), "GMT")),
     ],
     "Decimal and Fraction": lambda n: [decimal.Decimal("1.10") * n, fractions.Fraction(n, 3)],
     "paths": lambda n: [pathlib.Path("/data") / str(n), pathlib.PurePosixPath("a")],
@@ -514,6 +581,7 @@ GENERATORS: dict[str, Make] = {
     "numpy Generator": lambda n: _advanced(np.random.default_rng(3), n),
     "numpy Generator, other bits": lambda n: _advanced(np.random.Generator(np.random.MT19937(3)), n),
     "numpy Philox": lambda n: _advanced(np.random.Generator(np.random.Philox(3)), n),
+    "numpy Generators of one bit generator": _one_bit_generator,
     "numpy Generator with children": lambda n: _with_children(np.random.default_rng(3), n),
     "numpy RandomState": lambda n: _advanced(np.random.RandomState(3), n),
     "numpy RandomState after a Gaussian": lambda n: np.random.RandomState(n).get_state(),
@@ -535,7 +603,8 @@ ARRAYS: dict[str, Make] = {
     "numpy strided": lambda n: (np.arange(20) + n)[::2],
     "numpy empty": lambda n: np.empty((0, n)),
     "one numpy array twice": _one_twice(lambda n: np.arange(3) + n),
-    "numpy read-only": lambda n: np.broadcast_to(np.array(n), (2,)).copy(),
+    "numpy read-only": _frozen_array,
+    "numpy arrays of one memory": _windows,
 }
 REFUSED: dict[str, tuple[Make, str]] = {
     "lambda": (lambda n: {"f": [lambda: n]}, "extra.value.f.0"),
@@ -551,6 +620,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "meta tensor": (lambda n: {"f": torch.empty(3, device="meta")}, "extra.value.f"),
     "dataclass that is a dictionary": (lambda n: {"f": Dictionary(n)}, "extra.value.f"),
     "namedtuple with attributes": (_pointed, "extra.value.f"),
+    "tensors as keys": (lambda n: {"f": {torch.zeros(2): n}}, "extra.value.f"),
+    "parameters as keys": (lambda n: {"f": {torch.nn.Parameter(torch.zeros(LARGE)): n}}, "extra.value.f"),
+    "set of tensors": (lambda n: {"f": {torch.zeros(2), torch.ones(2)}}, "extra.value.f"),
+    "array in the memory of a tensor": (_both_memories, "extra.value.f"),
     "numpy objects": (lambda n: {"f": np.array([n, "a"], dtype=object)}, "extra.value.f"),
     "defaultdict of a lambda": (
         lambda n: {"f": collections.defaultdict(lambda: n)},
