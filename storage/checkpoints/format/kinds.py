@@ -181,7 +181,7 @@ def _timezone_again(told: Any) -> datetime.timezone:
 
 
 def _moment(value: Any) -> tuple[Any, ...]:
-    """Return a time as text, which has no name of its zone: a zone with a name is told beside it."""
+    """Return a time as text, which has no name of its zone: a zone with a name stands beside it."""
     told = _zone(value).isoformat(), value.fold
     named = value.tzinfo is not None and isinstance(_offset(value.tzinfo), tuple)
     return (*told, value.tzinfo) if named else told
