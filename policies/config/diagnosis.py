@@ -14,7 +14,7 @@ class AggregatePolicy(Given):
 
     max_machines: int = Field(ge=1)
     max_share: float = Share
-    sure_at_least: int = Field(ge=1)
+    small_job: int = Field(ge=1)
     dominant_share: float = Field(ge=0, lt=1)
     waiting_functions: frozenset[str]
     waiting_files: frozenset[str]
@@ -25,7 +25,7 @@ class AggregatePolicy(Given):
 
     def sure_limit(self, machines: int) -> int:
         """Return the most machines that may be evicted at once by signs that prove each of them broken."""
-        return max(self.limit(machines), min(self.max_machines, self.sure_at_least))
+        return machines if 0 < machines <= self.small_job else self.limit(machines)
 
 
 class BreakerPolicy(Given):
