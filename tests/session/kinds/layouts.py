@@ -61,7 +61,8 @@ def move(saved: str, loaded: str, *, same_size: bool = True) -> str:
     """What happens to the parts of parameters."""
     if saved == "ddp":
         return "alike" if loaded == "ddp" else "divided"
-    return "alike" if same_size and {saved, loaded} <= {"fsdp", "tp"} else "elsewhere"
+    alike = saved == loaded or {saved, loaded} <= {"fsdp", "tp"}
+    return "alike" if same_size and alike else "elsewhere"
 
 
 def kinds(saved: str, loaded: str, *, same_size: bool = True) -> tuple[list[Training], dict[str, str]]:

@@ -165,6 +165,31 @@ def cells(folder: Path, wanted: list[Cell], names: list[str] | None = None) -> d
     return found
 
 
-def _not_refused(name: str, expected: str, layout: str, folder: Path, tier: str) -> dict[str, str]:
-    told = load([BY_NAME[name]], layout, folder, tier, dist.get_world_size()).get(name, "nothing is wrong")
+def saved_for_others(folder: Path, layout: str, loaded: str, names: list[str]) -> None:
+    """Save what another number of ranks loads: those to be refused each by itself. Collective."""
+    warnings.simplefilter("ignore")
+    exact, refused = kinds(layout, loaded, same_size=False)
+    save([each for each in exact if each.name in names], layout, folder / "exact")
+    for name in (each for each in refused if each in names):
+        save([BY_NAME[name]], layout, folder / name)
+
+
+def loaded_from_others(
+    folder: Path, saved: str, layout: str, names: list[str], *, tier: str, by: int
+) -> dict[str, str]:
+    """Load what ``by`` ranks saved, another number of them; what was not as expected, by kind. Collective."""
+    warnings.simplefilter("ignore")
+    exact, refused = kinds(saved, layout, same_size=False)
+    wrong = load([each for each in exact if each.name in names], layout, folder / "exact", tier, by)
+    for name in (each for each in refused if each in names):
+        wrong |= _not_refused(name, refused[name], layout, folder / name, tier, by=by)
+    return wrong
+
+
+def _not_refused(
+    name: str, expected: str, layout: str, folder: Path, tier: str, *, by: int | None = None
+) -> dict[str, str]:
+    told = load([BY_NAME[name]], layout, folder, tier, by or dist.get_world_size()).get(
+        name, "nothing is wrong"
+    )
     return {} if re.search(f"refused: .*{expected}", told) else {name: f"expected {expected}: {told}"}

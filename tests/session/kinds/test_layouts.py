@@ -52,6 +52,39 @@ def test_many_kinds_come_back_under_another_layout(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("loaded", ["hsdp", "tp_fsdp", "fsdp"])
+def test_kinds_come_back_under_a_mesh_of_two_dimensions(loaded: str, tmp_path: Path) -> None:
+    """On four ranks; from the layout that replicates parts, and from the one that divides them twice."""
+    wanted = [(saved, loaded, "shards") for saved in ("hsdp", "tp_fsdp")]
+    _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
+
+
+# Its step takes the largest element of all ranks' parts: a rank without one raises while the others wait for it.
+OF_PARTS = [each for each in REGULAR if each != "optimizer: eight_bit"]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tier", ["shards", "s3"])
+def test_kinds_come_back_at_another_number_of_ranks(tier: str, tmp_path: Path) -> None:
+    """Saved by two, loaded by three: some parts are uneven, and some are empty."""
+    ranks(2, f"{MOVES}:saved_for_others", folder=tmp_path, layout="fsdp", loaded="fsdp", names=OF_PARTS)
+    _require(
+        ranks(
+            3,
+            f"{MOVES}:loaded_from_others",
+            folder=tmp_path,
+            saved="fsdp",
+            layout="fsdp",
+            names=OF_PARTS,
+            tier=tier,
+            by=2,
+        )
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tier", ["shards", "s3"])
 @pytest.mark.parametrize("saved", ["ddp", "fsdp", "tp"])
 def test_every_kind_comes_back_under_another_layout(saved: str, tier: str, tmp_path: Path) -> None:
