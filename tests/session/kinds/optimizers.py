@@ -58,7 +58,8 @@ class Odd(torch.optim.Optimizer):
             state.update(step=0, codes=torch.zeros_like(param, dtype=torch.uint8), scale=torch.ones(1))
         state["step"] += 1
         value = (state["codes"].float() - 128) * state["scale"] * 0.9 + param.grad
-        state["scale"] = value.abs().max().reshape(1) / 127 + 1e-12
+        # Not the largest: a rank without elements has none, and would raise while the others wait for it.
+        state["scale"] = value.abs().sum().reshape(1) / 127 + 1e-12
         state["codes"].copy_((value / state["scale"]).round() + 128)
         return value
 
@@ -77,7 +78,7 @@ class Odd(torch.optim.Optimizer):
     def wrapped(self, param: Tensor, state: Any) -> Tensor:
         before = state["m"].codes.float() * state["m"].scale if state else 0
         value = before * 0.5 + param.grad.abs()
-        scale = value.max().reshape(1) / 255 + 1e-12
+        scale = value.sum().reshape(1) / 255 + 1e-12
         state["m"] = Scaled((value / scale).to(torch.uint8), scale)
         return param.grad
 

@@ -59,16 +59,12 @@ def test_kinds_come_back_under_a_mesh_of_two_dimensions(loaded: str, tmp_path: P
     _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
 
 
-# Its step takes the largest element of all ranks' parts: a rank without one raises while the others wait for it.
-OF_PARTS = [each for each in REGULAR if each != "optimizer: eight_bit"]
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tier", ["shards", "s3"])
 def test_kinds_come_back_at_another_number_of_ranks(tier: str, tmp_path: Path) -> None:
     """Saved by two, loaded by three: some parts are uneven, and some are empty."""
-    ranks(2, f"{MOVES}:saved_for_others", folder=tmp_path, layout="fsdp", loaded="fsdp", names=OF_PARTS)
+    ranks(2, f"{MOVES}:saved_for_others", folder=tmp_path, layout="fsdp", loaded="fsdp", names=REGULAR)
     _require(
         ranks(
             3,
@@ -76,7 +72,7 @@ def test_kinds_come_back_at_another_number_of_ranks(tier: str, tmp_path: Path) -
             folder=tmp_path,
             saved="fsdp",
             layout="fsdp",
-            names=OF_PARTS,
+            names=REGULAR,
             tier=tier,
             by=2,
         )
