@@ -6,6 +6,7 @@ before its first step, the machine was not the only cause: diagnose, and climb t
 """
 
 from holdfast.errors import LimitError
+from holdfast.models.missing import Missing
 from holdfast.tasks import late, returned
 from holdfast.tasks.evict import evict
 from holdfast.tasks.fell_again import look_further
@@ -23,7 +24,9 @@ async def machine_fault(case: RecoveryContext) -> Recovered:
     flapping = returned.flapping(case)
     faulty = (*late.accused(case), *silent, *flapping)
     if not faulty and not case.returned and not returned.reached_again(case):
-        raise LimitError("the alerts accuse no machine (any more), or more than may be evicted at once")
+        raise LimitError(
+            "the alerts accuse no machine (any more), or more than may be evicted at once", Missing.EVICTIONS
+        )
 
     tried = None
     if case.again and not silent:

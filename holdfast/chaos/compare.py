@@ -12,6 +12,7 @@ from holdfast.demo import weights
 from holdfast.demo.weights import WeightsComparison
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.machine import MachineState
 from holdfast.models.roles import TRAINER
 from holdfast.settings import Settings
 from holdfast.storage import objects
@@ -87,7 +88,17 @@ class Reference:
         archive = store.get(versions.key(self.job.name, self.job.code_version))
         store.put(versions.key(name, self.job.code_version), archive)
         until = time.time() + patience_s
+        _await_machines(gateway, len(self.job.machines), until)
         gateway.submit(spec, self.job.code_version)
         while (state := gateway.job(name).state) not in ENDED and time.time() < until:
             time.sleep(_POLL_S)
         return state
+
+
+def _await_machines(gateway: Gateway, wanted: int, until: float) -> None:
+    """Wait for standbys: a machine that was hit last, and released, may still be on its way back."""
+    while time.time() < until:
+        standing_by = sum(each.state is MachineState.STANDBY for each in gateway.machines())
+        if standing_by >= wanted:
+            return
+        time.sleep(_POLL_S)

@@ -217,8 +217,8 @@ def _again(known: Action) -> HoldfastError:
     """Return the recorded error."""
     name, _, message = str(known.result.get("error", "")).partition(": ")
     kind = getattr(errors, name, RecoveryError)
-    if kind is LimitError:
-        return LimitError(message, _MISSING.get(known.kind, Missing.CHANGE))
+    if issubclass(kind, LimitError):
+        return kind(message, _MISSING.get(known.kind, Missing.CHANGE))
     return kind(message) if issubclass(kind, HoldfastError) else RecoveryError(message)
 
 

@@ -22,7 +22,7 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
         "`holdfast approve {incident}` evicts after all; `holdfast resume {job}` starts on the machines it has",
     ),
     Missing.EVICTIONS: (
-        "a look at why so many machines were evicted",
+        "a look at why so many machines are at fault",
         "`holdfast resume {job}` starts on the machines it has",
     ),
     Missing.CONTACT: (
