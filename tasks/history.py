@@ -122,14 +122,6 @@ def _fell_so(incident: Incident, epoch: Epoch, failed: Signature) -> bool:
     )
 
 
-def fails_often(ctx: Context, incident: Incident) -> bool:
-    """Return whether the job had so many incidents of late, of any class, with any progress, that more is checked."""
-    often = ctx.policy.ladder.often
-    listed = ctx.ledger.incidents(incident.job, limit=often.incidents + 1, evidence=False)
-    since = incident.opened_at - often.window_s
-    return sum(since < each.opened_at <= incident.opened_at for each in listed) > often.incidents
-
-
 def since_fresh(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> list[Incident]:
     """Return the job's earlier incidents since a person last acted: submitted it, resumed it, or switched its code."""
     known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]

@@ -30,6 +30,7 @@ from holdfast.operations.fence import Fenced
 from holdfast.operations.inputs import note_taken_up
 from holdfast.operations.launch import launch
 from holdfast.operations.once import Actor
+from holdfast.operations.recurrence import Recurrence, recurrence
 from holdfast.operations.replace import replace_lost
 from holdfast.policies.classify import suspects
 from holdfast.policies.escalate import code, modes
@@ -40,8 +41,6 @@ _log = logging.getLogger(__name__)
 
 CLASSES = frozenset({IncidentClass.JOB_CRASH, IncidentClass.MACHINE_FAULT})
 """Classes whose playbooks stop the job before everything else."""
-_QUIET_STEPS = 20
-"""Steps since the incident before, without which the full ladder is asked: state, data and code may be suspects."""
 
 
 async def head_start(ctx: Context, incident: Incident) -> None:
@@ -147,16 +146,6 @@ async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | N
 
 
 @dataclass(frozen=True)
-class Recurrence:
-    """Earlier failures of the job that may have to do with this one."""
-
-    again: int = 0
-    """The newest one came fewer than ``_QUIET_STEPS`` new steps before."""
-    often: bool = False
-    """There were so many of late that more is checked before a restart."""
-
-
-@dataclass(frozen=True)
 class _Past:
     """The job's past and its machines', as the ledger has them."""
 
@@ -187,20 +176,6 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Pa
         accused=suspects.named(incident.alerts, None, job),
     )
     return restart_first.why_diagnosed_first(death, wanted=policy.keep_processes.restart_first)
-
-
-def recurrence(ctx: Context, incident: Incident, job: Job) -> Recurrence:
-    """Compare an incident with the job's earlier ones since its submission, of any class."""
-    often = ctx.policy.ladder.often
-    listed = ctx.ledger.incidents(job.name, limit=often.incidents + 1, evidence=False)
-    earlier = [e for e in listed if e.id != incident.id and e.opened_at >= job.submitted_at]
-    if not earlier:
-        return Recurrence()
-    lately = sum(incident.opened_at - each.opened_at < often.window_s for each in earlier)
-    epochs = ctx.ledger.epochs(job.name)
-    before = max((each.reached for each in epochs if each.epoch <= earlier[0].epoch), default=0)
-    quiet = max((each.reached for each in epochs), default=0) - before
-    return Recurrence(again=int(quiet < _QUIET_STEPS), often=lately >= often.incidents)
 
 
 def _rung(ctx: Context, incident: Incident, job: Job) -> Rung:

@@ -193,18 +193,6 @@ async def test_a_job_without_a_session_is_up_when_its_ranks_run(
         assert clock.now() - began < 120.0
 
 
-async def test_an_agent_that_restarted_has_no_ranks_to_wait_for(
-    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It answers, and its ranks ended with the one before; the start was waited for until its time was up."""
-    ctx, clock = slow
-    began = clock.now()
-    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, UnknownError("no ranks of job gpt")))
-    with pytest.raises(RecoveryError, match="has no ranks of it"):
-        await first_steps(ctx, "gpt", 2, 300.0)
-    assert 3.0 <= clock.now() - began < 10.0
-
-
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_machine_that_is_gone_is_not_waited_for_as_one_that_prepares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
@@ -252,14 +240,24 @@ def failing(clock: FakeClock, look_s: float, *errors: HoldfastError) -> Callable
     return ask
 
 
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (UnavailableError("connection refused"), "refuses connections"),
+        (UnknownError("no ranks of job gpt"), "has no ranks of it"),
+    ],
+)
 async def test_machines_that_are_all_gone_are_not_waited_for(
-    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch, error: HoldfastError, named: str
 ) -> None:
-    """No rank is left to end for the loss of another one; one that restarts its server for a moment is waited for."""
+    """No rank is left to end for the loss of another one; one that restarts its server for a moment is waited for.
+
+    An agent that restarted answers, and its ranks ended with the one before.
+    """
     ctx, clock = slow
     began = clock.now()
-    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, UnavailableError("connection refused")))
-    with pytest.raises(RecoveryError, match="refuses connections"):
+    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, error))
+    with pytest.raises(RecoveryError, match=named):
         await first_steps(ctx, "gpt", 2, 300.0)
     assert 3.0 <= clock.now() - began < 10.0
 

@@ -14,8 +14,9 @@ from holdfast.models.alert import Classification, Incident, IncidentClass, Incid
 from holdfast.models.job import JobSpec, Mode
 from holdfast.models.lease import HEAD_START, HEAD_START_S
 from holdfast.operations.context import Context
-from holdfast.operations.head_start import Recurrence, head_start, recurrence
+from holdfast.operations.head_start import head_start
 from holdfast.operations.once import Actor
+from holdfast.operations.recurrence import Recurrence, recurrence
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import lease

@@ -10,6 +10,7 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec, JobState
+from holdfast.operations import recurrence
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -112,9 +113,9 @@ def test_a_job_that_fails_often_is_checked_longer(past: Past) -> None:
         past.reach(100 * (number + 1))
         past.recover(past.fail(), 100 * (number + 1))
     newest = past.fail()
-    assert history.fails_often(past.ctx, newest)
+    assert recurrence.fails_often(past.ctx, newest)
     past.ctx.clock.advance(2 * past.ctx.policy.ladder.often.window_s)  # type: ignore[attr-defined]
-    assert not history.fails_often(past.ctx, past.fail())
+    assert not recurrence.fails_often(past.ctx, past.fail())
 
 
 def test_a_start_that_fell_in_the_same_way_before_its_first_step_is_counted(past: Past) -> None:
