@@ -56,6 +56,7 @@ async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) 
             policy.diagnose.pace,
             domains.known(case.machines_now(), policy),
             policy.detect.network.switch_share,
+            most=policy.aggregate.limit(len(case.job_now().machines)),
         )
         if root := late.verdict(case):
             return root.model_copy(update={"findings": verdict.findings})

@@ -28,6 +28,8 @@ from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import last_good, rollback
 
+_MOST_REASONS = 3
+"""Lines of evidence in the message of a refusal."""
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 _BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR, IncidentClass.NAN_LOSS})
@@ -167,7 +169,8 @@ def must_be_few(case: RecoveryContext, verdict: Verdict) -> None:
     """
     limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
     if verdict.confidence < 1 and len(verdict.suspects) > limit:
-        raise LimitError(f"{verdict.named} are accused, more than the over-eviction limit of {limit}")
+        why = "; ".join(verdict.evidence[:_MOST_REASONS])
+        raise LimitError(f"{verdict.named} are accused ({why}), more than the over-eviction limit of {limit}")
 
 
 @task(task_run_name="choose the rung")

@@ -17,7 +17,7 @@ from holdfast import envfile
 from holdfast.deployments.local import machines, pidfile
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
-from holdfast.deployments.worker.environment import foreign
+from holdfast.deployments.worker.environment import adopt, foreign
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError
 from holdfast.paths import log_dir
 from holdfast.policies.join_names import join_names
@@ -47,6 +47,8 @@ def start(settings: Settings, wanted: int, progress: Progress, started: list[str
     names = [*(service.says for service in services), *([f"{wanted} machines"] if wanted else [])]
     progress(f"starting {', '.join(names)}")
     _launch(settings)
+    # Before there are threads, one of which copies the environment for machines.
+    adopt(settings)
     over = threading.Event()
     with ThreadPoolExecutor(3) as beside:
         work: dict[str, Future[Any]] = {

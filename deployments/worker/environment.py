@@ -52,10 +52,15 @@ def client_environment(settings: Settings) -> dict[str, str]:
 
 
 def adopt(settings: Settings) -> None:
-    """Make this process a client of the site's Prefect API, before it imports Prefect."""
+    """Make this process a client of the site's Prefect API, before it imports Prefect.
+
+    Nothing is changed where this was done before: other threads may read the environment meanwhile.
+    """
+    own = client_environment(settings)
     for name in foreign(settings, os.environ):
-        del os.environ[name]
-    os.environ.update(client_environment(settings))
+        if name not in own:
+            del os.environ[name]
+    os.environ.update({name: value for name, value in own.items() if os.environ.get(name) != value})
 
 
 def foreign(settings: Settings, environment: Mapping[str, str]) -> list[str]:

@@ -25,12 +25,15 @@ def judge(
     limits: pace.PaceLimits = PACE,
     shared: domains.Domains = NO_DOMAINS,
     share: float = DOMAIN_SHARE,
+    *,
+    most: int | None = None,
 ) -> Verdict:
     """Weigh all findings of a diagnosis.
 
     A sure failure, or a failed check inside one machine, accuses that machine. An odd finding of an inspection that is
-    not sure (little memory, an application's Xid) is evidence only. A failed test between two
-    machines accuses neither by itself: a machine is accused when it fails with every machine that it was
+    not sure (little memory, an application's Xid) is evidence only; so is a check that fails on more machines than may
+    be evicted at once (``most``), as on a host that stood still or in a job's broken environment. A failed test between
+    two machines accuses neither by itself: a machine is accused when it fails with every machine that it was
     tested with, these are at least two, and they pass with another one. Digests of the same computation are
     compared among equals: the minority is accused, a tie is reported and accuses no machine. The rest is
     evidence, not a suspect: a wrong eviction costs more than a late one.
@@ -43,11 +46,12 @@ def judge(
         shared: failure domains of the machines: where most of one have bad transfers, it is suspected, not they; unless
             as many of its machines transfer well.
         share: so large a part of a domain's machines is most.
+        most: a check that fails on more machines than this, surely on none, accuses none; None: it does.
     """
     listed = tuple(findings)
     failed = [finding for finding in listed if not finding.ok]
     sure = {finding.machine for finding in failed if finding.sure}
-    alone = {finding.machine for finding in failed if finding.check in INSIDE and finding.peer is None}
+    alone, alike = _alone(failed, most)
     paired = _accused_by_pairs(listed) - sure - alone
     odd, told = compare.odd_digests(listed)
     slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
@@ -58,13 +62,30 @@ def judge(
     by_value = odd | ((slow - victims) | own if slow_factor else set())
     suspects = tuple(sorted(sure | alone | (paired - victims) | by_value))
     weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
-    evidence = (*domains.describe(common), *(_told(finding) for finding in failed), *told, *slowness)
+    evidence = (*alike, *domains.describe(common), *(_told(finding) for finding in failed), *told, *slowness)
     return Verdict(
         suspects=suspects,
         confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),
         evidence=evidence,
         findings=listed,
         shared=tuple(common),
+    )
+
+
+def _alone(failed: Iterable[Finding], most: int | None) -> tuple[set[str], list[str]]:
+    """Return the machines that fail a check by themselves, and in words the checks that too many fail for that."""
+    by_check: dict[str, set[str]] = defaultdict(set)
+    for finding in failed:
+        if finding.check in INSIDE and finding.peer is None and not finding.sure:
+            by_check[finding.check].add(finding.machine)
+    shared = {} if most is None else {check: names for check, names in by_check.items() if len(names) > most}
+    return (
+        set().union(*(names for check, names in by_check.items() if check not in shared)),
+        [
+            f"{check} fails on {len(names)} machines, more than the over-eviction limit of {most}: a cause that they "
+            "share is likely, none is accused of it"
+            for check, names in sorted(shared.items())
+        ],
     )
 
 

@@ -43,6 +43,21 @@ def test_a_failed_check_inside_a_machine_accuses_it() -> None:
     assert judge([Finding(check="all_to_all", machine="m2", ok=False)]).suspects == ("m2",)
 
 
+def test_a_check_that_more_fail_than_may_be_evicted_accuses_none_of_them() -> None:
+    """A host that stood still, or a job's environment that breaks the check: no machine of three is at fault for it."""
+    late = [Finding(check="all_to_all", machine=f"m{at}", ok=False, detail="not finished") for at in range(3)]
+    verdict = judge(late, most=1)
+    assert not verdict.suspects
+    assert verdict.evidence[0].startswith(
+        "all_to_all fails on 3 machines, more than the over-eviction limit of 1"
+    )
+    assert judge(late[:1], most=1).suspects == ("m0",)
+    sure = Finding(check="all_to_all", machine="m1", ok=False, sure=True, detail="8 bytes arrived damaged")
+    assert judge([*late, sure], most=1).suspects == ("m1",)
+    other = Finding(check="matmul", machine="m2", ok=False, detail="an error")
+    assert judge([*late, other], most=1).suspects == ("m2",)
+
+
 def test_two_machines_that_fail_together_accuse_nobody() -> None:
     """With one pair there is no telling which side is bad."""
     verdict = judge(ring(2, {0}))
