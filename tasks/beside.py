@@ -235,7 +235,13 @@ async def _end_of_check_stores(case: RecoveryContext, epoch: int) -> None:
     """Fence ``epoch`` (again): with it end the stores where machines met for checks of it, and nothing newer."""
 
     def fence(agent: Any, machine: Machine) -> Any:
-        command = Fence(job=case.job, epoch=epoch, incarnation=machine.incarnation, keep_s=case.keep_s)
+        command = Fence(
+            job=case.job,
+            epoch=epoch,
+            incarnation=machine.incarnation,
+            keep_s=case.keep_s,
+            switch_s=case.ctx.policy.keep_processes.switch_s,
+        )
         return agent.fence(command)
 
     await fleet.ask(case.ctx, case.machines_now(), fence)

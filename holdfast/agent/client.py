@@ -93,12 +93,19 @@ class AgentClient:
 
     async def fence(self, command: wire.Fence) -> list[int]:
         """Stop ranks up to an epoch and refuse such epochs; return the ranks that were stopped."""
-        return await self._call("POST", "/v1/fence", command, list[int], 10.0 + command.grace_s)
+        return await self._call(
+            "POST", "/v1/fence", command, list[int], 6.0 + command.grace_s + command.switch_s
+        )
 
     async def settle(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> wire.Settled:
         """Do the same as :meth:`fence`, then return what the machine has; that gets as much time as its state."""
         return await self._call(
-            "POST", "/v1/settle", command, wire.Settled, 13.0 + command.grace_s, connect_s=connect_s
+            "POST",
+            "/v1/settle",
+            command,
+            wire.Settled,
+            9.0 + command.grace_s + command.switch_s,
+            connect_s=connect_s,
         )
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
@@ -107,7 +114,7 @@ class AgentClient:
 
     async def start(self, command: wire.Start) -> list[wire.RankState]:
         """Start this machine's ranks for one epoch; return once they are forked."""
-        return await self._call("POST", "/v1/start", command, list[wire.RankState], 60.0)
+        return await self._call("POST", "/v1/start", command, list[wire.RankState], 56.0 + command.switch_s)
 
     async def start_ahead(self, command: wire.Ahead) -> wire.Waiting:
         """Start this machine's ranks of the next epoch beside the present ones; return whether they wait already."""

@@ -28,6 +28,9 @@ Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A number of seconds that is not negative."""
 MAX_KEEP_S = 3600.0
 """Longest time that processes may wait for their next epoch."""
+SWITCH_S = 4.0
+"""Default of :attr:`~holdfast.models.agent.Fence.switch_s`."""
+MAX_SWITCH_S = 60.0
 MAX_GRACE_S = 60.0
 """Longest time between SIGTERM and SIGKILL: the caller that stops a job waits for it."""
 

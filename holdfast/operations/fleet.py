@@ -16,6 +16,7 @@ from holdfast.errors import (
     UndyingError,
 )
 from holdfast.models.agent import Fence, PrepareCode, Settled
+from holdfast.models.base import SWITCH_S
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations.context import Context
@@ -140,7 +141,14 @@ async def settle(
     """
 
     async def stop(agent: AgentClient, machine: Machine) -> Settled:
-        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s, keep_s=keep_s)
+        command = Fence(
+            job=job,
+            epoch=epoch,
+            incarnation=machine.incarnation,
+            grace_s=grace_s,
+            keep_s=keep_s,
+            switch_s=ctx.policy.keep_processes.switch_s if keep_s else SWITCH_S,
+        )
         connect_s = GIVEN_UP_S if machine.name in given_up else CONNECT_S
         try:
             return await agent.settle(command, connect_s=connect_s)

@@ -387,7 +387,9 @@ async def _start_ranks(
     """
 
     def start(agent: AgentClient, machine: Machine) -> Awaitable[list[RankState]]:
-        return agent.start(orders[machine.name].model_copy(update={"ahead": ahead, "keep": keep}))
+        switch_s = ctx.policy.keep_processes.switch_s
+        update = {"ahead": ahead, "keep": keep, "switch_s": switch_s}
+        return agent.start(orders[machine.name].model_copy(update=update))
 
     answers = await fleet.ask(ctx, machines, start)
     return [rank for ranks in fleet.all_or_raise(answers).values() for rank in ranks]

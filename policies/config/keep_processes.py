@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.models.base import MAX_KEEP_S, Given
+from holdfast.models.base import MAX_KEEP_S, MAX_SWITCH_S, Given
 from holdfast.models.classes import IncidentClass
 
 
@@ -15,5 +15,7 @@ class KeepPolicy(Given):
     """Incidents in which they may."""
     wait_s: float = Field(gt=0, le=MAX_KEEP_S)
     """Seconds that they wait for their next epoch, while the job is diagnosed."""
+    switch_s: float = Field(gt=0, le=MAX_SWITCH_S)
+    """Seconds in which each must leave its training function, and later begin the next epoch; else it is replaced."""
     restart_first: bool
     """Whether a job is restarted before its diagnosis where a rank died for the first time."""

@@ -41,7 +41,7 @@ CONNECTS = 3
 
 # Dozens of deaths and evictions in a few minutes are the purpose here, also of machines that were broken, and
 # repaired, by an earlier test; Prefect is taken for away a little sooner. A process of a busy host may stand still for
-# ten seconds: that alone costs no machine, whose lease is 12 s (missed_heartbeats), and is no hang.
+# ten seconds: that alone costs no machine (its lease is 12 s: missed_heartbeats), is no hang, and ends no kept process.
 POLICY = """\
 breaker: {at_least: 1000, job_at_least: 1000}
 ladder: {offender: 1000, flaps: {count: 1000}}
@@ -51,6 +51,7 @@ approval: {rules: [{incident_class: silent_corruption}]}
 hang: {end_s: 10, min_window_s: 12}
 diagnose: {slow_interval_s: 0.2}
 elastic: {settled_s: 2}
+keep_processes: {switch_s: 30}
 """
 
 

@@ -58,7 +58,7 @@ class SimRun(Run):
         self.board = SimBoard(code, start.epoch, start.ranks, events, self._limits)
         site_controls = host.site.controls
         kept: dict[int, Any] = self._go_on(dict.fromkeys(start.ranks, self))  # type: ignore[arg-type]
-        late = await survivors.late(kept, self.board.rows)
+        late = await survivors.late(kept, self.board.rows, self.start.switch_s)
         await stop([kept[rank] for rank in late])
         for rank, process in self.processes.items():
             if rank in kept:

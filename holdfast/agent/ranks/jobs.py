@@ -33,7 +33,7 @@ from holdfast.models.agent import (
     Waiting,
     store_ahead,
 )
-from holdfast.models.base import MAX_KEEP_S
+from holdfast.models.base import MAX_KEEP_S, SWITCH_S
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,9 @@ class RunningJobs:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
             self._fencing[command.job].set()
         async with self._locks[command.job]:
-            stopped = await self._end(command.job, command.epoch, command.grace_s, command.keep_s)
+            stopped = await self._end(
+                command.job, command.epoch, command.grace_s, command.keep_s, command.switch_s
+            )
             await self.ahead.fence(command.job, command.epoch)
             for name in [name for name in self._stores if base_job(name) == command.job]:
                 await self._end_store(name, command.epoch)  # where machines met for checks
@@ -123,7 +125,8 @@ class RunningJobs:
             self.refuse_stale(command.job, command.epoch)
             if (running := self._same(command)) is not None:
                 return list(running.states())
-            await self._end(command.job, command.epoch - 1, keep_s=MAX_KEEP_S if command.keep else 0.0)
+            keep_s = MAX_KEEP_S if command.keep else 0.0
+            await self._end(command.job, command.epoch - 1, keep_s=keep_s, switch_s=command.switch_s)
             if command.replay is None:
                 await self._end_replays(command.job)
             else:  # it needs the memory
@@ -323,15 +326,20 @@ class RunningJobs:
         run = self.runs.get(command.job)
         return run if run is not None and run.start.epoch == command.epoch else None
 
-    async def _end(self, job: str, epoch: int, grace_s: float = 0.0, keep_s: float = 0.0) -> list[int]:
-        """End the ranks of epochs up to ``epoch``; processes that may be kept for ``keep_s`` only leave theirs."""
+    async def _end(
+        self, job: str, epoch: int, grace_s: float = 0.0, keep_s: float = 0.0, switch_s: float = SWITCH_S
+    ) -> list[int]:
+        """End the ranks of epochs up to ``epoch``.
+
+        Processes that may be kept for ``keep_s`` only leave theirs, within ``switch_s``.
+        """
         await self._end_store(job, epoch)
         if not keep_s:
             await self.survivors.end(job, epoch)
         run = self.runs.get(job)
         if run is None or run.start.epoch > epoch:
             return []
-        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s, keep=keep_s > 0)
+        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s, keep=keep_s > 0, switch_s=switch_s)
         del self.runs[job]
         if run.not_kept:
             self.not_kept[job] = run.not_kept

@@ -26,6 +26,7 @@ from holdfast.agent.ranks.rank_table import RankEvents, RankTable
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+from holdfast.models.base import SWITCH_S
 from holdfast.models.environment import OF_AGENTS, OF_RANKS
 from holdfast.models.roles import TRAINER
 from holdfast.policies.classify import last_words
@@ -154,7 +155,7 @@ class Run:
             for rank in self.start.ranks:
                 if rank not in self.processes or self.processes[rank].gone.done():
                     await self._fork(forks, orders[rank])
-            late = await survivors.late(kept, self.board.rows)
+            late = await survivors.late(kept, self.board.rows, self.start.switch_s)
             late = [
                 rank for rank in late if self.processes[rank] is kept[rank]
             ]  # else a new one is there already
@@ -175,7 +176,7 @@ class Run:
         Not of one that joins after all, while others are replaced: other ranks may have met it already, and would wait
         for it.
         """
-        row, why = board.rows[process.rank], survivors.why_replaced(process)
+        row, why = board.rows[process.rank], survivors.why_replaced(process, self.start.switch_s)
         board.drain()
         if row.spoke and not process.gone.done():
             row.joined = True
@@ -225,10 +226,13 @@ class Run:
         """Write a waiting rank the ticket with its state's place."""
         hand(self._ticket_path(rank), asdict(restored))
 
-    async def stop(self, *, alone: bool = False, grace_s: float = 0.0, keep: bool = False) -> list[int]:
+    async def stop(
+        self, *, alone: bool = False, grace_s: float = 0.0, keep: bool = False, switch_s: float = SWITCH_S
+    ) -> list[int]:
         """End every rank and all that ranks left behind; return the ranks that still ran.
 
-        With ``keep``, processes of ranks that allow it are :attr:`outlived`: they are out of their training, and wait.
+        With ``keep``, processes of ranks that allow it are :attr:`outlived`: they are out of their training within
+        ``switch_s``, and wait.
 
         Args:
             alone: no other job has ranks on this machine, so a process that gave up its environment is this job's.
@@ -246,10 +250,10 @@ class Run:
                 process.expected = True  # however it ends from now on
             worn = {rank: old for rank in allow if (old := survivors.worn_out(self.processes[rank].pid))}
             fresh = {rank: process for rank, process in self.processes.items() if rank not in worn}
-            self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path)
+            self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path, switch_s)
             for process in self.outlived.values():
                 process.watch(None)
-        why = survivors.TOO_LATE if keep else "the playbook starts all processes again"
+        why = survivors.too_late(switch_s) if keep else "the playbook starts all processes again"
         self.not_kept = {rank: worn.get(rank, why) for rank in allow if rank not in self.outlived}
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]
         stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})

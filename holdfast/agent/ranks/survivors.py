@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEAVE_S = 4.0
-"""A rank that is not out of its training function by then hangs in a call that cannot be broken off: it is ended."""
-JOIN_S = 4.0
-"""A kept rank that has not begun the next epoch by then is ended, and a new process takes its place."""
-TOO_LATE = f"it was not out of its training function after {LEAVE_S:g} s, or ended instead"
 MOST_FILES = 0.5
 """Share of the files that a process may have open, beyond which it is not kept. Each epoch leaves some: connections and
 threads of process groups that cannot be released safely (:mod:`holdfast.session.kept_groups`)."""
@@ -48,9 +43,12 @@ async def leave(
     processes: Mapping[int, Watched],
     rows: Mapping[int, RankStatus],
     control: Callable[[int], str],
-    within_s: float = LEAVE_S,
+    within_s: float,
 ) -> dict[int, Watched]:
-    """Order ranks to leave their epoch; return those that have left their training function in time."""
+    """Order ranks to leave their epoch; return those that have left their training function in time.
+
+    One that has not hangs in a call that cannot be broken off.
+    """
     asked = {
         rank: process
         for rank, process in processes.items()
@@ -58,6 +56,11 @@ async def leave(
     }
     await _until(lambda: all(rows[rank].left or asked[rank].gone.done() for rank in asked), within_s)
     return {rank: asked[rank] for rank in asked if rows[rank].left and not asked[rank].gone.done()}
+
+
+def too_late(within_s: float) -> str:
+    """Return why a process is not among those of :func:`leave`."""
+    return f"it was not out of its training function after {within_s:g} s, or ended instead"
 
 
 def worn_out(pid: int) -> str:
@@ -78,7 +81,7 @@ def order(control: str, told: RankOrder) -> None:
 
 
 async def late(
-    processes: Mapping[int, Watched], rows: Mapping[int, RankStatus], within_s: float = JOIN_S
+    processes: Mapping[int, Watched], rows: Mapping[int, RankStatus], within_s: float
 ) -> list[int]:
     """Wait until kept ranks are in their new epoch; return those that are not in time."""
     # Any word of the new epoch is proof: "joined" is sent once, and a datagram may be lost.
@@ -88,11 +91,11 @@ async def late(
     return [rank for rank, each in processes.items() if each.gone.done() or not rows[rank].spoke]
 
 
-def why_replaced(process: Watched) -> str:
+def why_replaced(process: Watched, within_s: float) -> str:
     """Return why a new process takes the place of one of :func:`late`."""
     if process.gone.done():
         return f"it ended with status {process.exit_code} at the beginning of the next epoch"
-    return f"it had not begun the next epoch after {JOIN_S:g} s"
+    return f"it had not begun the next epoch after {within_s:g} s"
 
 
 def remove_files(controls: Collection[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.models.base import MAX_GRACE_S, MAX_KEEP_S, Frozen, Step
+from holdfast.models.base import MAX_GRACE_S, MAX_KEEP_S, MAX_SWITCH_S, SWITCH_S, Frozen, Step
 from holdfast.models.checkpoint import Copies, FirstTier, RestoreOrder, Retention
 from holdfast.models.names import Incarnation, MachineOrNone, Rank, RunName, Version
 
@@ -19,6 +19,8 @@ class Fence(Frozen):
     """Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM."""
     keep_s: float = Field(0.0, ge=0, le=MAX_KEEP_S)
     """How long processes of ranks that allow it may wait for the next epoch, out of their training; 0: none may."""
+    switch_s: float = Field(SWITCH_S, gt=0, le=MAX_SWITCH_S)
+    """How long such a process may take to leave its training; then it is ended."""
 
 
 class OpenRendezvous(Frozen):
@@ -81,6 +83,8 @@ class Start(Frozen):
     replay: Replay | None = None
     keep: bool = False
     """Ranks may go on in processes that wait for this epoch."""
+    switch_s: float = Field(SWITCH_S, gt=0, le=MAX_SWITCH_S)
+    """How long such a process may take to begin this epoch; then a new one takes its place."""
     ahead: bool = False
     """Only by taking over the ranks that were started ahead: refused where they are not there."""
 

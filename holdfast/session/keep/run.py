@@ -23,8 +23,8 @@ Value = TypeVar("Value")
 
 ALONE_S = 15.0
 """A rank that lost a peer waits so long for a word of its agent; then it ends, as it would without being kept."""
-CLOSE_S = 2.0
-"""Longest wait for the copy of a save that is under way."""
+CLOSE_S = 10.0
+"""Longest wait for the copy of a save that is under way. The agent may wait less (``keep_processes.switch_s``)."""
 MOST_EPOCHS = 32
 """After so many a process ends with its epoch: threads and descriptors of the groups of each are left in it."""
 _REMIND_S = 0.05

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 from typing import Any
 
 import psutil
@@ -50,7 +51,7 @@ class KeptJob:
     async def start(self, *, keep: bool = True, call: int = 1, **changes: Any) -> list[int]:
         """Start the next epoch; return the ranks' pids once all are in ``main``, for the ``call``-th time."""
         self.epoch += 1
-        told = {"restore": FROM_S3 if self.epoch > 1 else RestoreOrder(), "keep": keep} | changes
+        told = {"restore": FROM_S3 if self.epoch > 1 else RestoreOrder(), "keep": keep, "switch_s": 30.0} | changes
         async with self.agent.client as client:
             ranks = await client.start(self.agent.start(self.name, self.epoch, **told))
         for rank in ranks:
@@ -59,11 +60,11 @@ class KeptJob:
         assert all(f"up {self.epoch} call {call}" in self.log(rank.rank) for rank in ranks if rank.kept)
         return [rank.pid for rank in self.states]
 
-    async def fence(self, keep_s: float) -> list[int]:
-        """End the epoch; processes may be kept for so long."""
+    async def fence(self, keep_s: float, switch_s: float = 30.0) -> list[int]:
+        """End the epoch; processes may be kept for so long, if they leave their training in time."""
         async with self.agent.client as client:
-            command = fence(self.agent, self.name, self.epoch).model_copy(update={"keep_s": keep_s})
-            return await client.fence(command)
+            command = fence(self.agent, self.name, self.epoch)
+            return await client.fence(command.model_copy(update={"keep_s": keep_s, "switch_s": switch_s}))
 
     def log(self, rank: int) -> str:
         """Output of a rank in this epoch."""
@@ -125,13 +126,15 @@ async def test_a_rank_that_cannot_leave_in_time_is_ended_alone(agent: AgentProce
     job = KeptJob(agent)
     pids = await job.start()
     os.kill(pids[0], signal.SIGSTOP)
-    await job.fence(60)
+    began = time.monotonic()
+    await job.fence(60, switch_s=6.0)
+    assert time.monotonic() - began > 6.0
     assert [lives(pid) for pid in pids] == [False, True]
     second = await job.start(call=2)
     assert second[1] == pids[1]
     await job.fence(60)
     os.kill(second[1], signal.SIGSTOP)
-    third = await job.start(call=2)
+    third = await job.start(call=2, switch_s=4.0)
     assert third[0] == second[0]
     assert not lives(second[1])
     await job.fence(0)
