@@ -17,6 +17,7 @@ from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage.checkpoints.remote import manifests, publish
 from holdfast.storage.checkpoints.save import buffers
+from holdfast.storage.objects import patience
 from holdfast.storage.objects import s3 as s3_module
 from holdfast.storage.objects.s3 import S3Store
 from tests.agent.shards import write_shard
@@ -90,10 +91,17 @@ def assert_recovers(store: S3Store, direct: S3Store, path: Path, proxied: Proxy)
 
 @pytest.mark.parametrize("fault", ["refuse", "busy", "stall"])
 def test_a_store_that_is_away_busy_or_silent(
-    through: S3Store, direct: S3Store, broken: Proxy, tmp_path: Path, fault: str
+    through: S3Store,
+    direct: S3Store,
+    broken: Proxy,
+    tmp_path: Path,
+    *,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The upload fails within its bound, in one clear error; later it goes through."""
     path = shard(tmp_path)
+    monkeypatch.setattr(patience, "SLOW_S", 2.0)
     broken.set(**{fault: True})
     limit_s = 1.0 if fault == "stall" else 60.0  # no other one is waited for, but for a host that is busy
     hasty = store_at(
