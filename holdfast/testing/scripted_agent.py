@@ -105,7 +105,7 @@ class ScriptedAgent:
         held = dict.fromkeys(sent, Tier.PEER)
         if name in machines:
             held |= {name: Tier.MEMORY, machines[machines.index(name) - 1]: Tier.PEER}
-        per = job.spec.ranks_per_machine
+        per, saved_by = job.spec.ranks_per_machine, self._world.saved_by
         return tuple(
             Shard(
                 job=job.name,
@@ -116,7 +116,7 @@ class ScriptedAgent:
                 tier=tier,
                 nbytes=1,
                 digest="d",
-                world_size=self._world.saved_by,
+                world_size=saved_by,
             )
             for owner, tier in held.items()
             for rank in range(machines.index(owner) * per, (machines.index(owner) + 1) * per)
