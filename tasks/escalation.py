@@ -294,13 +294,7 @@ def _only_machine(case: RecoveryContext) -> str:
     if all(each.name in unfit for each in ctx.ledger.machines(state=MachineState.STANDBY)):
         return ""
     since = ctx.clock.now() - ctx.policy.ladder.only_machine_s
-    lately = [
-        action
-        for past in ctx.ledger.incidents(case.job, limit=_LOOK_BACK, evidence=False)
-        for action in ctx.ledger.actions(past.id, "evict")
-        if action.begun_at > since
-    ]
-    return "" if lately else machines[0]
+    return "" if ctx.ledger.evictions(since, case.job) else machines[0]
 
 
 def _waited(case: RecoveryContext) -> str:

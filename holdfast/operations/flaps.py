@@ -22,26 +22,34 @@ _KINDS = (*NETWORK_KINDS, AlertKind.HOST_FAULT, AlertKind.RANK_EXIT)
 
 def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
     """Return those of the machines that flap, or on which errors of the GPU come again and again; and why."""
-    named = list(names)
-    return _ended_by_gpu(ledger, named, now, policy) | _come_and_go(ledger, named, now, policy)
+    ladder = policy.ladder
+    heard, deaths = _heard(
+        ledger, names, now - max(ladder.flaps.window_s, ladder.gpu_errors.window_s), policy
+    )
+    told = {name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in heard}
+    return {name: why for name, why in told.items() if why} | _come_and_go(heard, deaths, now, policy)
 
 
-def _come_and_go(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
+def _heard(
+    ledger: Ledger, names: Iterable[str], since: float, policy: Policy
+) -> tuple[dict[str, list[RecordedAlert]], dict[str, list[Death]]]:
+    """Return by machine what was reported of it since then, and the deaths of ranks in the jobs that it served."""
+    heard = ledger.heard_of(names, _KINDS, since)
+    return heard, _deaths(ledger, heard, since, policy)
+
+
+def _come_and_go(
+    heard: Mapping[str, Sequence[RecordedAlert]],
+    deaths: Mapping[str, Sequence[Death]],
+    now: float,
+    policy: Policy,
+) -> dict[str, str]:
     rules = policy.ladder.flaps
-    heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
     told = {
-        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in heard.items()
+        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts))
+        or rank_deaths.why(name, deaths[name], now, rules)
+        for name, alerts in heard.items()
     }
-    for name, deaths in _deaths(ledger, heard, now - rules.window_s, policy).items():
-        told[name] = told[name] or rank_deaths.why(name, deaths, now, rules)
-    return {name: why for name, why in told.items() if why}
-
-
-def _ended_by_gpu(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
-    rules = policy.ladder.gpu_errors
-    heard = ledger.heard_of(names, (AlertKind.RANK_EXIT,), now - rules.window_s)
-    deaths = _deaths(ledger, heard, now - rules.window_s, policy)
-    told = {name: rank_deaths.why_of_gpu(name, mine, now, rules) for name, mine in deaths.items()}
     return {name: why for name, why in told.items() if why}
 
 
@@ -79,9 +87,9 @@ def of_the_pool(ledger: Ledger, clock: Clock, policy: Policy) -> list[str]:
 def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
     """Return the standbys of :func:`of_the_pool`, with the reasons."""
     standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
-    return _not_cleared(ledger, standbys, now, policy.ladder.flaps) | _come_and_go(
-        ledger, standbys, now, policy
-    )
+    rules = policy.ladder.flaps
+    heard, deaths = _heard(ledger, standbys, now - rules.window_s, policy)
+    return _not_cleared(ledger, standbys, now, rules) | _come_and_go(heard, deaths, now, policy)
 
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
