@@ -29,6 +29,8 @@ _LONGEST_PAUSE_S = 0.1
 _NONE = -(1 << 62) - 1
 """Less than any hash, and than any negated."""
 
+_ON_DUE_CALLS = "votes on due calls"
+"""Where the ranks that do are counted."""
 _SAVED_LATE = 2
 """Flag of a rank that saved, and whose peers are late."""
 TIMEOUT = timedelta(hours=12)
@@ -76,6 +78,9 @@ class Result:
     """It is on the peers of all."""
     late: bool = False
     """A rank finds that the peers are behind for too long: all go by that, or they would keep different saves."""
+    call: int = 0
+    """The newest call that a rank voted on."""
+    same_call: bool = True
     same_step: bool = True
     mixed: bool = False
     """Some saved and some skipped."""
@@ -95,6 +100,9 @@ class Group:
     def __init__(self) -> None:
         self._group: Any = None
         self._opened = False
+        self._counter: Any = None
+        self.votes_always = False
+        """Whether a rank is of a release whose ranks vote on each call: then all do."""
         self._took_s = 0.0
         """How long the last exchange waited for the other ranks."""
 
@@ -104,7 +112,11 @@ class Group:
             return
         self._opened = True
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            self._group = _unknown_to_the_script()
+            self._counter = dist.distributed_c10d.PrefixStore(
+                f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
+            )
+            self._counter.add(_ON_DUE_CALLS, 1)
+            self._group = _unknown_to_the_script(self._counter)
             keep(self._group)
             keep_the_scripts()
 
@@ -122,6 +134,9 @@ class Group:
             return list(needs), True
         told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64)
         wait(self._group.allreduce([told], _largest()))
+        if self._counter is not None:  # by now all ranks are in the group
+            self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < self._group.size()
+            self._counter = None
         *flags, largest, smallest = told.tolist()
         return flags, all(_alike([largest, smallest]))
 
@@ -152,6 +167,7 @@ class Group:
                 needs_plan=vote.needs_plan,
                 failed=vote.failed,
                 calls=vote.calls,
+                call=vote.number,
             )
         pairs = (vote.number, vote.step, _number_of(vote.plan))
         flags = (
@@ -180,7 +196,9 @@ class Group:
             common=not missing and all(same) and all(equal),
             copied=not uncopied,
             late=saved == _SAVED_LATE,
-            same_step=same[0] and same[1],
+            call=highest[0],
+            same_call=same[0],
+            same_step=same[1],
             mixed=bool(saved and skipped),
             skipped=bool(skipped),
             failed=bool(failed),
@@ -196,11 +214,8 @@ def wait(work: Any) -> None:
     work.wait()
 
 
-def _unknown_to_the_script() -> Any:
+def _unknown_to_the_script(store: Any) -> Any:
     """Make a group of all ranks that ``destroy_process_group()`` leaves alone: the last save may be under way then."""
-    store = dist.distributed_c10d.PrefixStore(
-        f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
-    )
     gloo: Any = dist.distributed_c10d.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = TIMEOUT

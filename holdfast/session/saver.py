@@ -21,6 +21,7 @@ from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import RankContext
 from holdfast.session.counts import Counts
+from holdfast.session.due_calls import DueCalls
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import RankReporter
@@ -69,6 +70,7 @@ class Saver:
         self._reporter = reporter
         self._group = Group()
         self._agenda = Agenda()
+        self._due = DueCalls()
         self._background = Background()
         self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
         self._planner = Planner(context, self._group, self._own)
@@ -80,7 +82,6 @@ class Saver:
         self._closed = False
         self._changing: set[str] = set()
         self._patient = True
-        self._mixed = False
         self._gone = False
         """Another rank is gone, or at another call: no save can become common any more in this epoch."""
         self._telling = False
@@ -166,11 +167,24 @@ class Saver:
         elif not stepped:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
+        if self._due.unknown:
+            self._settled(
+                step, step_s
+            )  # a moment's patience: what became of the last save may tell that this one is due
+        forced = again or self._comes_together(step)
         if self._planner.writer is None:
+            forced = True
             if not self._planner.first(state, step, good=good and stepped):
                 return
-        elif self._plans_now(number) and not self._plan_again(state, step):
-            vote = Vote(number, step, "", failed=True)
+        elif self._plans_now(number):
+            forced = True
+            if not self._plan_again(state, step):
+                vote = Vote(number, step, "", failed=True)
+        if not self._due.decide(number, step, forced=forced):
+            self._may_again = again
+            if good and stepped:
+                self._leave_out(step)
+            return
         if not vote.failed and good and stepped:
             vote, save = self._attempt(state, number, step, everything=everything, step_s=step_s)
         if save is not None:
@@ -247,19 +261,28 @@ class Saver:
         """Wait at most so long for the last save to be complete, on the peer and known to all ranks; return whether."""
         return self._background.wait(timeout_s)
 
+    def _comes_together(self, step: int) -> bool:
+        """Return whether all ranks save at this call: each waits for its last save, or all vote on every call."""
+        wait_for_it = bool(self._context.patience_s) or self._boundary.must_hold(step)
+        return wait_for_it or self._group.votes_always
+
+    def _leave_out(self, step: int) -> None:
+        """Save nothing at a call that is not due. A rank that is far ahead of the others waits for them a little."""
+        self._skip(step)
+        if self._skipped >= APART_CALLS and self._telling:
+            # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
+            self._skipped = 0
+            self.flush(APART_S)
+
     def _settled(self, step: int, step_s: float) -> bool:
         """Return whether the last save is over; wait a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
             return self.flush(HELD_S)
-        if not self._background.busy:
+        if not (self._background.busy and self._due.unknown):
             self._patient = True
             return True
         if (patience_s := self._context.patience_s) is not None:
             return self.flush(patience_s)
-        if self._skipped >= APART_CALLS and self._telling:
-            # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
-            self._skipped = 0
-            return self.flush(APART_S)
         self._patient = self._patient and self.flush(max(PATIENCE_S, PATIENCE_SHARE * step_s))
         return self._patient
 
@@ -270,14 +293,9 @@ class Saver:
         writer = self._planner.writer
         assert writer is not None
         plan = writer.layout.plan
-        if self._gone:
-            # Whether the others call the last save common is not known here: it stays, and so does the one before it.
-            self._skip(step)
-            return Vote(number, step, plan, skipped=True), None
-        # Ranks that were apart leave a call out to come together; those that are held at a step come together anyway.
-        may_save = self._settled(step, step_s) and not (
-            self._agenda.pending or (self._mixed and not self._boundary.must_hold(step))
-        )
+        # Of a rank that is gone it is not known whether the others call the last save common: it stays, and so does the
+        # one before it.
+        may_save = not self._gone and self._settled(step, step_s) and not self._agenda.pending
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
@@ -329,19 +347,41 @@ class Saver:
         late = self._own.late(time.monotonic())
         told = replace(
             told,
-            calls=self._agenda.calls,
+            calls=self._due.decided,
             rejects=self._agenda.rejects,
             late=late,
             replicated=save.replicated if save and told.saved else (0,) * replicated,
         )
+        heard = self._tell(told, save)
+        while heard and (missed := self._due.missed()) is not None:
+            number, step = missed
+            heard = self._tell(replace(self._left_out(told), number=number, step=step), None)
+
+    def _left_out(self, told: Vote) -> Vote:
+        """Return the vote on a call that was due, and past when this rank heard of that."""
+        return Vote(
+            number=0,
+            step=0,
+            plan=told.plan,
+            skipped=True,
+            late=self._own.late(time.monotonic()),
+            calls=self._due.decided,
+            rejects=self._agenda.rejects,
+            replicated=(0,) * len(told.replicated),
+        )
+
+    def _tell(self, told: Vote, save: Save | None) -> bool:
+        """Exchange the votes on a call; return whether all ranks are there."""
         if self._own.single and not told.saved:
             told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
         result = self._exchange(told)
         if result is None:
-            return
+            return False
         self._hear(result, told, save)
         if self._own.single:
             self._hear_of_copies(result, told)
+        self._due.take(told.number, result)  # last: from now on the next save may begin
+        return True
 
     def _exchange(self, told: Vote) -> Result | None:
         """Return the votes of all ranks; None when one of them is gone, or this process ends."""
@@ -406,7 +446,7 @@ class Saver:
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
-        self._mixed, self._may_again = result.mixed, result.skipped or result.unequal
+        self._may_again = result.skipped or result.unequal or not result.same_call
         if result.common and save is not None:
             self._common = save.step
             saved = self._context.epoch, save.step
@@ -417,7 +457,7 @@ class Saver:
             _log.info(
                 "step %d: tensors that were the same on all ranks are so no longer: a new plan", told.step
             )
-        elif not result.same_step:
+        elif result.same_call and not result.same_step:
             self._fail(
                 told.step,
                 CheckpointError(

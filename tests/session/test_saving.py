@@ -49,13 +49,13 @@ def test_a_step_that_is_not_finite_is_not_saved(make_agent: MakeAgent) -> None:
     assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 3]
 
 
-def test_a_step_that_ranks_are_held_at_is_saved_though_they_were_apart_before(
+def test_a_step_that_ranks_are_held_at_is_saved_though_none_was_due(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some ranks saved the step before and some did not: the next one is left out, unless the job is to stop there."""
-    monkeypatch.setattr(Group, "exchange", lambda *_: Result(common=False, mixed=True))
+    """A rank left out the save before: the next one is due later, unless the job is to stop there."""
+    monkeypatch.setattr(Group, "exchange", lambda *_: Result(common=False, skipped=True))
     agent = make_agent()
-    session, state = session_of(agent), training()
+    session, state = session_of(agent, **{wire.ENV_PATIENCE: "0"}), training()
     session.restore(state)
 
     def saved(step: int) -> int:
@@ -63,9 +63,9 @@ def test_a_step_that_ranks_are_held_at_is_saved_though_they_were_apart_before(
         assert session.flush()
         return session.counts.saved
 
-    assert [saved(1), saved(2)] == [1, 1]
-    agent.controls[0].hold_at_step = 3
-    assert saved(3) == 2
+    assert [saved(step) for step in range(1, 6)] == [1, 1, 2, 2, 2]
+    agent.controls[0].hold_at_step = 6
+    assert saved(6) == 3
 
 
 def test_an_optimizer_that_is_replayed_in_a_graph_changes_no_copy(

@@ -253,8 +253,13 @@ class Run:
             self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path, switch_s)
             for process in self.outlived.values():
                 process.watch(None)
-        why = survivors.too_late(switch_s) if keep else "the playbook starts all processes again"
-        self.not_kept = {rank: worn.get(rank, why) for rank in allow if rank not in self.outlived}
+        late = {
+            rank: self.processes[rank] for rank in allow if rank not in self.outlived and rank not in worn
+        }
+        if keep:
+            self.not_kept = worn | await survivors.why_not_left(late, switch_s)
+        else:
+            self.not_kept = dict.fromkeys(late, "the playbook starts all processes again")
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]
         stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})
         if self._remains is not None:

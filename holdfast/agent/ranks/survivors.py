@@ -25,7 +25,7 @@ from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_main import RankOrder
 from holdfast.agent.ranks.rank_table import RankStatus
 from holdfast.errors import HoldfastError
-from holdfast.models.agent import Start
+from holdfast.models.agent import StackDump, Start
 from holdfast.policies.restore import kept_processes
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ MOST_FILES = 0.5
 """Share of the files that a process may have open, beyond which it is not kept. Each epoch leaves some: connections and
 threads of process groups that cannot be released safely (:mod:`holdfast.session.kept_groups`)."""
 _LOOK_S = 0.002
+_STACK_S = 1.0
+"""For the stack of a process that is ended next."""
 
 
 async def leave(
@@ -58,9 +60,25 @@ async def leave(
     return {rank: asked[rank] for rank in asked if rows[rank].left and not asked[rank].gone.done()}
 
 
-def too_late(within_s: float) -> str:
-    """Return why a process is not among those of :func:`leave`."""
-    return f"it was not out of its training function after {within_s:g} s, or ended instead"
+async def why_not_left(processes: Mapping[int, Watched], within_s: float) -> dict[int, str]:
+    """Return why processes are not among those of :func:`leave`: they ended, or what their main thread is in."""
+    from holdfast.agent.diagnostics import stacks  # noqa: PLC0415  (seldom needed)
+
+    alive = {rank: process.pid for rank, process in processes.items() if not process.gone.done()}
+    dumps = await stacks.dump("here", alive, timeout_s=_STACK_S)
+    found = dict.fromkeys(processes, "it ended instead of leaving its training function")
+    for rank in alive:
+        found[rank] = f"it was not out of its training function after {within_s:g} s"
+        mine = next((each for each in dumps if each.rank == rank and each.frames and _is_main(each)), None)
+        if mine is not None:
+            lines = [f"{frame.function} ({frame.file}:{frame.line})" for frame in mine.frames]
+            _log.warning("rank %d does not leave its training function: %s", rank, ", called by ".join(lines))
+            found[rank] += f", but in {lines[0]}"
+    return found
+
+
+def _is_main(dump: StackDump) -> bool:
+    return not dump.child and dump.thread == "MainThread"
 
 
 def worn_out(pid: int) -> str:

@@ -51,7 +51,11 @@ class KeptJob:
     async def start(self, *, keep: bool = True, call: int = 1, **changes: Any) -> list[int]:
         """Start the next epoch; return the ranks' pids once all are in ``main``, for the ``call``-th time."""
         self.epoch += 1
-        told = {"restore": FROM_S3 if self.epoch > 1 else RestoreOrder(), "keep": keep, "switch_s": 30.0} | changes
+        told = {
+            "restore": FROM_S3 if self.epoch > 1 else RestoreOrder(),
+            "keep": keep,
+            "switch_s": 30.0,
+        } | changes
         async with self.agent.client as client:
             ranks = await client.start(self.agent.start(self.name, self.epoch, **told))
         for rank in ranks:
@@ -129,6 +133,7 @@ async def test_a_rank_that_cannot_leave_in_time_is_ended_alone(agent: AgentProce
     began = time.monotonic()
     await job.fence(60, switch_s=6.0)
     assert time.monotonic() - began > 6.0
+    assert "rank 0 does not leave its training function: main (train.py:" in agent.agent_log()
     assert [lives(pid) for pid in pids] == [False, True]
     second = await job.start(call=2)
     assert second[1] == pids[1]
