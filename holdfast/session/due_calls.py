@@ -13,15 +13,15 @@ _ENOUGH = 4
 
 
 class DueCalls:
-    """Which call is the next to save: the outcome of the last vote tells it, which is the same on all ranks.
+    """Which call is the next to save: it follows from the outcome of the last vote, which is the same on all ranks.
 
     A rank may not begin a save before it knows what became of the last one, since it might overwrite the save that all
     ranks have. Ranks that hear of it on two sides of a call would save at different calls, and have nothing in common:
     on busy processors that happens most of the time. So the next save is due some calls after the newest one that the
     fastest rank has decided on: one, and twice as many each time that a rank left a due call out.
 
-    Such a rank votes on the call that it missed when it hears of it (:meth:`missed`). On calls that are not due nobody
-    votes, unless a rank must save there. Votes on different calls may so meet: nothing is saved by them, and no rank
+    Such a rank votes on the call that it missed when it hears of it (:meth:`missed`). On calls that are not due no rank
+    votes, unless it must save there. Votes on different calls may so meet: nothing is saved by them, and no rank
     votes any more on calls up to the newest of these, so that afterwards all vote on the same calls again.
     """
 

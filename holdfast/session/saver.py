@@ -168,9 +168,7 @@ class Saver:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
         if self._due.unknown:
-            self._settled(
-                step, step_s
-            )  # a moment's patience: what became of the last save may tell that this one is due
+            self._settled(step, step_s)  # a moment's patience: this call may be the next to save
         forced = again or self._comes_together(step)
         if self._planner.writer is None:
             forced = True

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import select
 import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
@@ -43,9 +44,22 @@ class Watched:
         # The fork server writes the status here after it reaped the process: only then it is really gone.
         self._loop.add_reader(process.sentinel, self._ended)
 
+    def expect(self) -> None:
+        """Take its end for ordered from now on, unless it has ended by itself already: that is known a little later."""
+        if not self._has_ended():
+            self.expected = True
+
+    def _has_ended(self) -> bool:
+        """Return whether it is dead, though the fork server may not have reaped it yet."""
+        if self._pidfd is None:
+            return True
+        looks = select.poll()
+        looks.register(self._pidfd, select.POLLIN)
+        return bool(looks.poll(0))
+
     def kill(self) -> None:
         """SIGKILL the process and its group; by descriptor, so that a reused pid is never hit."""
-        self.expected = True
+        self.expect()
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -53,7 +67,7 @@ class Watched:
 
     def terminate(self) -> bool:
         """Send SIGTERM, if the process has a handler for it that can run; return whether it was sent."""
-        self.expected = True
+        self.expect()
         if self._pidfd is None or not proc.handles(self.pid, signal.SIGTERM):
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -112,7 +126,8 @@ async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
     """
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
-        process.expected = process.ordered = True
+        process.expect()
+        process.ordered = process.expected
     await _ask_to_end(alive, grace_s)
     await _kill([process for process in alive if not process.gone.done()])
     return sorted(process.rank for process in alive)

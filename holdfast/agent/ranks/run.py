@@ -247,7 +247,7 @@ class Run:
         worn: dict[int, str] = {}
         if keep and self.board is not None:
             for process in self.processes.values():
-                process.expected = True  # however it ends from now on
+                process.expect()  # however it ends from now on
             worn = {rank: old for rank in allow if (old := survivors.worn_out(self.processes[rank].pid))}
             fresh = {rank: process for rank, process in self.processes.items() if rank not in worn}
             self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path, switch_s)

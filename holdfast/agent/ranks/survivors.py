@@ -25,7 +25,7 @@ from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_main import RankOrder
 from holdfast.agent.ranks.rank_table import RankStatus
 from holdfast.errors import HoldfastError
-from holdfast.models.agent import StackDump, Start
+from holdfast.models.agent import Frame, Start
 from holdfast.policies.restore import kept_processes
 
 if TYPE_CHECKING:
@@ -69,16 +69,17 @@ async def why_not_left(processes: Mapping[int, Watched], within_s: float) -> dic
     found = dict.fromkeys(processes, "it ended instead of leaving its training function")
     for rank in alive:
         found[rank] = f"it was not out of its training function after {within_s:g} s"
-        mine = next((each for each in dumps if each.rank == rank and each.frames and _is_main(each)), None)
-        if mine is not None:
-            lines = [f"{frame.function} ({frame.file}:{frame.line})" for frame in mine.frames]
-            _log.warning("rank %d does not leave its training function: %s", rank, ", called by ".join(lines))
-            found[rank] += f", but in {lines[0]}"
+        threads = {each.thread: each.frames for each in dumps if each.rank == rank and not each.child}
+        if main := threads.pop("MainThread", ()):
+            called = ", called by ".join(map(_at, main))
+            beside = "; ".join(f"{name}: {_at(frames[0])}" for name, frames in threads.items() if frames)
+            _log.warning("rank %d does not leave its training function: %s; %s", rank, called, beside)
+            found[rank] += f", but in {_at(main[0])}"
     return found
 
 
-def _is_main(dump: StackDump) -> bool:
-    return not dump.child and dump.thread == "MainThread"
+def _at(frame: Frame) -> str:
+    return f"{frame.function} ({frame.file}:{frame.line})"
 
 
 def worn_out(pid: int) -> str:

@@ -5,13 +5,17 @@ import contextlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.agent.ranks import forkserver
 from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched, stop
+from tests.e2e.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -136,3 +140,28 @@ def test_a_server_with_other_modules_is_not_taken(monkeypatch: pytest.MonkeyPatc
     assert os.read(here, 1) == b""
     os.close(here)
     assert forkserver.ENV_GIVEN not in os.environ
+
+
+async def test_a_process_that_died_before_it_was_ended_is_reported(forks: ForkServer) -> None:
+    """The fork server, which reaps it, is late on a busy host: the order to end all may come in between."""
+    reported: list[tuple[int, int | None]] = []
+    started = [
+        Watched(
+            await forks.run_soon(time.sleep, (600,)),
+            rank,
+            lambda each: reported.append((each.rank, each.exit_code)),
+        )
+        for rank in range(2)
+    ]
+    reaper = psutil.Process(psutil.Process(started[0].pid).ppid())
+    reaper.suspend()
+    try:
+        os.kill(started[0].pid, signal.SIGKILL)
+        await asyncio.to_thread(wait_for, "it is dead", started[0]._has_ended)
+        ending = asyncio.create_task(stop(started))
+        await asyncio.to_thread(wait_for, "both are dead", started[1]._has_ended)
+    finally:
+        reaper.resume()
+    assert await ending == [0, 1]
+    assert reported == [(0, -signal.SIGKILL)]
+    assert [each.ordered for each in started] == [False, True]
