@@ -26,11 +26,13 @@ def of_exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
         return None
     roots = separate(alerts).roots
     root = next((alert for alert in roots if alert.rank == found.rank), roots[0])
-    found = found.model_copy(update={"root": root.key})
+    first, *more = found.reasons
+    ended = [rank for rank in context.ended if rank != found.rank]
+    told = f"{first}, after {len(ended)} other ranks had ended with status 0" if ended else first
+    found = found.model_copy(update={"root": root.key, "reasons": (told, *more)})
     if found.incident_class is not IncidentClass.JOB_CRASH:
         return found
-    ended = {Beside.EXIT, _how(root)}
-    beside = explaining(alerts, ended, found.machine, policy)
+    beside = explaining(alerts, {Beside.EXIT, _how(root)}, found.machine, policy)
     row = meaning(beside, policy.classify) if beside else None
     if beside is None or row is None or (row.means in OF_ALL and _own_cause(root)):
         return _by_cause(found, root)

@@ -19,7 +19,26 @@ def cause(incident: Incident) -> str:
         each for each in _exits(incident.alerts) if each.rank == incident.rank and not _later(each, incident)
     ]
     told = next((said for each in own if (said := _message(each))), "")
-    return f"{first} ({told})" if told and told[:40] not in first else first
+    said = f"{first} ({told})" if told and told[:40] not in first else first
+    late = _killed_late(incident)
+    return f"rank {late.rank} on {late.machine} {_how(late)}; reported before: {said}" if late else said
+
+
+def _killed_late(incident: Incident) -> Alert | None:
+    """Return the rank that a signal ended, where what opened the incident was another's exception; None: none was.
+
+    An exception that follows a peer's death is not always distinguished from one with a cause of its own.
+    """
+    roots = separate(each for each in incident.alerts if not _later(each, incident)).roots
+    first = next((each for each in roots if each.rank == incident.rank), None)
+    if (
+        incident.rank is None
+        or first is None
+        or first.evidence.get("signal")
+        or not roots[0].evidence.get("signal")
+    ):
+        return None
+    return roots[0]
 
 
 def since(incident: Incident) -> str:

@@ -49,7 +49,8 @@ def give_way(ledger: Ledger, job: str, to: str, now: float) -> None:
     found = "; ".join(acting.reasons)
     if acting.incident_class is IncidentClass.PLANNED_MOVE:
         state = IncidentState.DISMISSED
-        summary = f"{found}. Not moved: {to} came first. `holdfast move` asks again"
+        again = "A notice that stands is taken up again; else `holdfast move` asks"
+        summary = f"{found}. Not moved: {to} came first. {again}"
     else:
         state = IncidentState.NEEDS_HUMAN
         summary = f"{found}. Not diagnosed further: {to} came first. `holdfast doctor {job}` shows more"

@@ -67,3 +67,19 @@ def test_the_same_failure_again_is_not_told_twice() -> None:
     """Nor is there anything to tell before the job was started again."""
     assert in_words.since(incident(ended(0, 1, **PORT), reason="x")) == ""
     assert in_words.since(incident(ended(0, 1, **PORT), ended(1, 2, **PORT), reason="x")) == ""
+
+
+def test_a_signal_that_is_heard_late_goes_before_the_exception_that_it_led_to() -> None:
+    """The exception is told as well: it is what people saw first. One with no such peer is told alone."""
+    first, killed = (
+        ended(5, 1, error_type="RuntimeError", message="broken pipe"),
+        ended(3, 1, signal="SIGSEGV"),
+    )
+    reason = "rank 5 on m5 ended with RuntimeError"
+    assert in_words.cause(incident(first, killed, reason=reason, rank=5)) == (
+        "rank 3 on m3 was killed by SIGSEGV; reported before: rank 5 on m5 ended with RuntimeError (broken pipe)"
+    )
+    other = ended(3, 1, error_type="ValueError")
+    later = ended(3, 2, signal="SIGSEGV")
+    for beside in (other, later):
+        assert in_words.cause(incident(first, beside, reason=reason, rank=5)) == f"{reason} (broken pipe)"
