@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import task
@@ -19,6 +20,7 @@ from holdfast.models.job import FromScratch, JobState
 from holdfast.operations import restore
 from holdfast.operations.first_steps import first_steps
 from holdfast.operations.launch import Launched, launch
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import ask_for_lacking
@@ -178,7 +180,8 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
     async def act() -> dict[str, Any]:
         try:
             least_s = case.ctx.policy.recovery.first_step_timeout_s
-            await first_steps(case.ctx, case.job, epoch, least_s, lambda: _sign(case, epoch))
+            sign, at_fault = partial(_sign, case, epoch), partial(_at_fault, case, epoch)
+            await first_steps(case.ctx, case.job, epoch, least_s, sign=sign, at_fault=at_fault)
         except DamagedError as error:
             await _give_up_state(case, epoch, str(error))
             return {"epoch": epoch, "refused": str(error)}
@@ -192,6 +195,20 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
     if case.job_now().state is JobState.RECOVERING:
         case.ledger.set_job(case.job, state=JobState.RUNNING, unless=JobState.STOPPED)
     return ""
+
+
+def _at_fault(case: RecoveryContext, epoch: int) -> str:
+    """Return which machine of the epoch was surely found at fault since its start, and why; empty: none was.
+
+    Not what was known before: a person may have refused that eviction.
+    """
+    ctx = case.ctx
+    since = next(
+        (each.opened_at for each in ctx.ledger.epochs(case.job) if each.epoch == epoch), ctx.clock.now()
+    )
+    told = [each for each in ctx.ledger.alerts(case.incident_id) if each.recorded_at > since and each.firing]
+    found = sure_signs.find(sure_signs.of_present(told, case.incarnations()), ctx.policy.classify)
+    return "; ".join(f"{name}: {why}" for name, why in found.items())
 
 
 def _sign(case: RecoveryContext, epoch: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Collection, Sequence
 
@@ -30,7 +29,13 @@ _SIGN_S = 120.0
 
 
 async def first_steps(
-    ctx: Context, job_name: str, epoch: int, timeout_s: float, sign: Callable[[], None] = lambda: None
+    ctx: Context,
+    job_name: str,
+    epoch: int,
+    timeout_s: float,
+    *,
+    sign: Callable[[], None] = lambda: None,
+    at_fault: Callable[[], str] = lambda: "",
 ) -> None:
     """Wait until every rank of ``epoch`` has completed a step.
 
@@ -43,10 +48,11 @@ async def first_steps(
         epoch: the one that was started.
         timeout_s: for a job whose starts are not known.
         sign: called now and then while it takes long.
+        at_fault: called at every look that did not see all steps; why a machine of the job is known to be at fault.
 
     Raises:
         DamagedError: ranks could not load the state that they were to resume from.
-        RecoveryError: a rank failed, a machine is gone, or time ran out.
+        RecoveryError: a rank failed, a machine is gone or at fault, or time ran out.
     """
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
@@ -84,8 +90,11 @@ async def first_steps(
             return
         if ctx.ledger.job(job_name).state is JobState.STOPPED:
             raise RefusedError(f"job {job_name} was stopped")
+        if why := at_fault():
+            # The others wait for its ranks, and a host without power refuses no connection: it would be the whole time.
+            raise RecoveryError(f"epoch {epoch}: {why}")
         start.look(ranks)
-        await asyncio.sleep(0.05)
+        await ctx.clock.sleep(0.05)
     raise RecoveryError(f"epoch {epoch}: no step from every rank within {start.limit_s:.0f} s")
 
 

@@ -88,7 +88,9 @@ class ScriptedAgent:
                 rank=rank,
                 pid=100 + rank,
                 phase=wire.RankPhase.EXITED if failed else wire.RankPhase.RUNNING,
+                step=self._world.held or self._world.step,
                 steps_done=0 if failed else 1,
+                paused=bool(self._world.held),
                 exit_code=1 if failed else None,
                 damaged=refused,
             )

@@ -146,7 +146,7 @@ async def test_a_start_that_takes_as_long_as_one_before_is_waited_for(
     ctx.ledger.mark("gpt", 1, 1, first.opened_at + 1200.0)
     monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 40.0)).ask)
     signs: list[float] = []
-    await first_steps(ctx, "gpt", 2, 300.0, lambda: signs.append(clock.now()))
+    await first_steps(ctx, "gpt", 2, 300.0, sign=lambda: signs.append(clock.now()))
     assert len(signs) >= 5
 
 
@@ -271,3 +271,19 @@ async def test_a_machine_whose_connections_break_now_and_then_is_not_gone(
     monkeypatch.setattr(fleet, "ask", failing(clock, 40.0, *errors))
     with pytest.raises(RecoveryError, match="no step from every rank within 300 s"):
         await first_steps(ctx, "gpt", 2, 300.0)
+
+
+async def test_a_machine_that_is_reported_to_be_at_fault_ends_the_wait(
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without power answers nothing, and no rank fails for it: the others wait in their first collective."""
+    ctx, clock = slow
+    began = clock.now()
+    monkeypatch.setattr(fleet, "ask", failing(clock, 1.0, SilentError("no answer")))
+
+    def at_fault() -> str:
+        return "m1: its agent is gone" if clock.now() - began > 10.0 else ""
+
+    with pytest.raises(RecoveryError, match="epoch 2: m1: its agent is gone"):
+        await first_steps(ctx, "gpt", 2, 300.0, at_fault=at_fault)
+    assert clock.now() - began < 20.0
