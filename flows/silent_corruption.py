@@ -9,6 +9,7 @@ from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.jumped_again import must_not_be_of_data
+from holdfast.tasks.odd_replica import spared
 from holdfast.tasks.pause import pause
 from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
@@ -32,4 +33,4 @@ async def silent_corruption(case: RecoveryContext) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{tried.summary}; {resumed.summary}", verdict=tried.verdict)
+    return Recovered(summary=f"{spared(case)}{tried.summary}; {resumed.summary}", verdict=tried.verdict)

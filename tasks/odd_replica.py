@@ -13,6 +13,21 @@ _LOOK_BACK = 50
 
 def verdict(case: RecoveryContext) -> Verdict | None:
     """Return the machines that hold other weights than their replicas; None: there is none, or more than a few."""
+    found = _odd(case)
+    if not found.machines or len(found.machines) > case.ctx.policy.aggregate.limit(
+        len(case.job_now().machines)
+    ):
+        return None
+    return Verdict(suspects=found.machines, confidence=_CONFIDENCE, evidence=found.told)
+
+
+def spared(case: RecoveryContext) -> str:
+    """Return why machines whose replicas differ are not accused, as the beginning of a summary; empty: all are."""
+    found = _odd(case)
+    return "" if found.machines else "".join(f"{told}; " for told in found.told)
+
+
+def _odd(case: RecoveryContext) -> odd_replica.Odd:
     job, ctx = case.job_now(), case.ctx
     past = [
         incident
@@ -20,7 +35,4 @@ def verdict(case: RecoveryContext) -> Verdict | None:
         if incident.id != case.incident_id and incident.opened_at >= job.submitted_at
     ]
     earlier = [alert for incident in past for alert in incident.alerts]
-    found = odd_replica.odd(case.incident.alerts, earlier, case.incarnations())
-    if not found.machines or len(found.machines) > ctx.policy.aggregate.limit(len(job.machines)):
-        return None
-    return Verdict(suspects=found.machines, confidence=_CONFIDENCE, evidence=found.told)
+    return odd_replica.odd(case.incident.alerts, earlier, case.incarnations())

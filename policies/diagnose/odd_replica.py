@@ -20,14 +20,19 @@ class Odd(Frozen):
 def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str, str]) -> Odd:
     """Return the machines that the comparisons of replicas accuse.
 
-    A rank that was odd before, on another machine, is odd by its program: its program differs from the others'.
+    A rank that was odd before, on another machine, is odd by its program: its program differs from the others'. So is
+    whichever rank is odd at the very step at which one on another machine was: bits that flip choose no step.
 
     Args:
         alerts: of the incident.
         earlier: of earlier incidents of the same code.
         present: the job's machines with their incarnations.
     """
-    before = {rank: alert.machine for alert in earlier for rank in _ranks(alert)}
+    past = list(earlier)
+    before = {rank: alert.machine for alert in past for rank in _ranks(alert)}
+    at_step: dict[int | None, Alert] = {
+        step: alert for alert in past if _ranks(alert) and (step := _step(alert)) is not None
+    }
     machines: list[str] = []
     told: list[str] = []
     for alert in alerts:
@@ -39,10 +44,20 @@ def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str,
             told.append(
                 f"{machine}: not accused, for its replica was odd on another machine before ({where})"
             )
+        elif (first := at_step.get(_step(alert))) is not None and first.machine != machine:
+            told.append(
+                f"{machine}: not accused, for a replica on {first.machine} was odd at step {_step(alert)} as well: it "
+                "comes from the program"
+            )
         elif machine in present:
             machines.append(machine)
             told.append(f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}")
     return Odd(machines=tuple(dict.fromkeys(machines)), told=tuple(dict.fromkeys(told)))
+
+
+def _step(alert: Alert) -> int | None:
+    step = alert.evidence.get("step")
+    return step if isinstance(step, int) else None
 
 
 def _ranks(alert: Alert) -> list[int]:

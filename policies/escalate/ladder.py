@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from holdfast.models.alert import Rung
+from holdfast.models.alert import AlertKind, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.classes import ON_PURPOSE, IncidentClass
 from holdfast.policies.classify.signature import Signature, same, same_step
@@ -160,6 +160,8 @@ def next_rung(  # noqa: PLR0917
     return (_elsewhere(decision, ladder, seen) if again else None) or decision
 
 
+_OF_NO_DATA = frozenset({AlertKind.REPLICA_DIFFERS.value})
+"""Failures that data does not make: replicas apply the same gradients, whatever they were computed from."""
 _AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
 """Rungs that wait while the data is a suspect and may be skipped; evidence against code or a machine comes first."""
 
@@ -290,6 +292,6 @@ def _summary(
 def _suspect_data(fruitless: Sequence[PastIncident], now: Signature, again: int) -> str:
     """Return why the data is a suspect: the same failure came after the same step again; empty: it is none."""
     times = 1 + again + sum(same_step(past.signature, now) for past in fruitless)
-    if times < 2 or now.from_outside or not now.position.step:
+    if times < 2 or now.from_outside or not now.position.step or now.what in _OF_NO_DATA:
         return ""
     return f"{now.said} came after step {now.position.step} {times} times: the data that is read there is a suspect too"
