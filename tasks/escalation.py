@@ -21,7 +21,7 @@ from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.diagnose import unplayed
-from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
+from holdfast.policies.escalate import code, evidence, in_place, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import changes, falls, history, late, poisoned, standing
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -242,7 +242,7 @@ def circumstances(
     # Nor is an exception of the job's own code.
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
     accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
-    spared = standing_out.spared or _spared_for_space(case, accused)
+    spared = standing_out.spared or _spared_for_space(case, accused) or _spared_in_place(case, accused)
     accused = () if spared and not standing_out.spared else accused
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     flapping = flaps.find(ctx.ledger, accused, now, policy)
@@ -341,6 +341,24 @@ def _spared_for_space(case: RecoveryContext, accused: Sequence[str]) -> str:
         if action.state is ActionState.DONE
     ]
     return shortage.why_spared(accused, past, case.ctx.clock.now())
+
+
+def _spared_in_place(case: RecoveryContext, accused: Sequence[str]) -> str:
+    """Return why a machine stays whose forerunners in its place went for the same; empty: nothing is in the way."""
+    ctx, job = case.ctx, case.job_now()
+    if len(accused) != 1 or accused[0] not in job.machines:
+        return ""
+    epochs, slot = ctx.ledger.epochs(case.job), job.machines.index(accused[0])
+    served = {each.epoch: each.machines for each in epochs if len(each.machines) == len(job.machines)}
+    what = history.signature_of(ctx, case.incident, epochs).what
+    past = [
+        in_place.Forerunner(incident=each.id, machine=served[each.epoch][slot], at=action.begun_at)
+        for each in history.since_fresh(ctx, case.incident, epochs)
+        if each.epoch in served and history.signature_of(ctx, each, epochs).what == what
+        for action in ctx.ledger.actions(each.id, "evict")
+        if action.state is ActionState.DONE and machine_of(action.key) == served[each.epoch][slot]
+    ]
+    return in_place.why_spared(accused[0], what, past, ctx.clock.now())
 
 
 def suspect_data(case: RecoveryContext) -> str:
