@@ -10,7 +10,7 @@ from holdfast.models.machine import MachineState
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.ladders import FlapPolicy
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.pool import flapping, rank_deaths
+from holdfast.policies.pool import flapping, rank_deaths, topology
 from holdfast.policies.pool.rank_deaths import Death
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.alerts import RecordedAlert
@@ -27,7 +27,7 @@ def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> di
         ledger, names, now - max(ladder.flaps.window_s, ladder.gpu_errors.window_s), policy
     )
     told = {name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in heard}
-    return {name: why for name, why in told.items() if why} | _come_and_go(heard, deaths, now, policy)
+    return {name: why for name, why in told.items() if why} | _come_and_go(ledger, heard, deaths, now, policy)
 
 
 def _heard(
@@ -39,6 +39,7 @@ def _heard(
 
 
 def _come_and_go(
+    ledger: Ledger,
     heard: Mapping[str, Sequence[RecordedAlert]],
     deaths: Mapping[str, Sequence[Death]],
     now: float,
@@ -46,11 +47,40 @@ def _come_and_go(
 ) -> dict[str, str]:
     rules = policy.ladder.flaps
     told = {
-        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts))
-        or rank_deaths.why(name, deaths[name], now, rules)
-        for name, alerts in heard.items()
+        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in heard.items()
     }
+    for name in heard:
+        if told[name]:
+            told[name] = _of_its_own(ledger, name, heard[name], now, policy)
+        told[name] = told[name] or rank_deaths.why(name, deaths[name], now, rules)
     return {name: why for name, why in told.items() if why}
+
+
+def _of_its_own(ledger: Ledger, name: str, mine: Sequence[RecordedAlert], now: float, policy: Policy) -> str:
+    """Return why it flaps by what went away without the machines that share a switch, a rack or its job."""
+    rules = policy.ladder.flaps
+    domains = _shared_with(ledger, name, policy)
+    others = {other for members in domains for other in members if other != name}
+    heard = ledger.heard_of(others, _KINDS, now - rules.window_s)
+    elsewhere = {other: [*_flaps(alerts), *_restarts(alerts)] for other, alerts in heard.items()}
+
+    def own(times: Iterable[float]) -> list[float]:
+        return flapping.own(times, elsewhere, domains, policy.detect.network)
+
+    return flapping.why(own(_flaps(mine)), now, rules, own(_restarts(mine)))
+
+
+def _shared_with(ledger: Ledger, name: str, policy: Policy) -> list[frozenset[str]]:
+    """Return the machines of each domain of a machine: those of its switch and rack, and those of its job."""
+    machines = ledger.machines()
+    places = dict(zip([each.name for each in machines], topology.locations(machines, policy), strict=True))
+    found = [
+        frozenset(other for other, place in places.items() if place.get(level) == domain)
+        for level, domain in places.get(name, {}).items()
+    ]
+    job = next((each.job for each in machines if each.name == name), None)
+    of_job = frozenset(each.name for each in machines if job and each.job == job)
+    return [members for members in (*found, of_job) if len(members) > 1]
 
 
 def _deaths(
@@ -89,7 +119,7 @@ def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
     standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
     rules = policy.ladder.flaps
     heard, deaths = _heard(ledger, standbys, now - rules.window_s, policy)
-    return _not_cleared(ledger, standbys, now, rules) | _come_and_go(heard, deaths, now, policy)
+    return _not_cleared(ledger, standbys, now, rules) | _come_and_go(ledger, heard, deaths, now, policy)
 
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:

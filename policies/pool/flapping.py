@@ -7,10 +7,12 @@ machine, even if everything works just now. Ranks that die so are counted by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.policies.config.ladders import FlapPolicy
+from holdfast.policies.config.thresholds import NetworkLimits
 
 RESTARTED = "agent_restarted"
 """The check (of a host fault) under which the ledger records the restart of an agent."""
@@ -53,6 +55,38 @@ def why(times: Iterable[float], now: float, policy: FlapPolicy, restarts: Iterab
     if flaps < policy.count:
         return ""
     return f"its agent or link came and went {flaps} times within {policy.window_s / 60:g} min"
+
+
+def own(
+    times: Iterable[float],
+    elsewhere: Mapping[str, Sequence[float]],
+    domains: Iterable[Collection[str]],
+    limits: NetworkLimits,
+) -> list[float]:
+    """Return the times that speak against the machine itself: what it shares with others did not go away with it.
+
+    Args:
+        times: when something of it went away (Unix seconds).
+        elsewhere: the same of other machines, by name.
+        domains: machines that share something with it, itself among them: a switch, a rack, its job. One that loses so
+            large a part of its machines at once is at fault, and none of them.
+        limits: how large a part, and within how long.
+    """
+    shared = [(members, _least(members, limits)) for members in domains]
+
+    def hit(members: Collection[str], at: float) -> int:
+        near = (name for name in members if _near(elsewhere.get(name, ()), at, limits.switch_window_s))
+        return 1 + sum(1 for _ in near)
+
+    return [at for at in times if not any(hit(members, at) >= least for members, least in shared)]
+
+
+def _least(members: Collection[str], limits: NetworkLimits) -> int:
+    return max(2, limits.switch_machines, math.ceil(limits.switch_share * len(members)))
+
+
+def _near(times: Iterable[float], at: float, window_s: float) -> bool:
+    return any(abs(other - at) <= window_s for other in times)
 
 
 def kept_out(

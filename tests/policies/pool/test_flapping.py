@@ -35,6 +35,19 @@ def test_an_agent_that_restarts_all_the_time_flaps_however_fast() -> None:
     assert flapping.kept_out([], [], [], FLAPS, [NOW - 45 * each for each in range(5)])
 
 
+def test_what_goes_away_with_half_of_a_switch_is_not_the_machines_own() -> None:
+    """A minute apart is at once: ports are looked at each half a minute. One other of five is no such part."""
+    limits = Policy.load().detect.network
+    leaf = [frozenset({"m1", "m2", "m3", "m4"})]
+    mine = [NOW - 900, NOW - 300]
+    assert flapping.own(mine, {"m2": [NOW - 920]}, [leaf[0] - {"m3", "m4"}], limits) == [NOW - 300]
+    assert flapping.own(mine, {"m2": [NOW - 920]}, leaf, limits) == [NOW - 300]
+    assert flapping.own(mine, {"m2": [NOW - 920]}, [leaf[0] | {"m5"}], limits) == mine
+    assert flapping.own(mine, {"m2": [NOW - 920], "m9": mine}, [leaf[0] | {"m5"}], limits) == mine
+    assert flapping.own(mine, {"m2": [NOW - 990, NOW - 200]}, leaf, limits) == mine
+    assert flapping.own(mine, {"m2": mine}, [], limits) == mine
+
+
 @pytest.mark.parametrize(
     ("kind", "evidence", "counted"),
     [
