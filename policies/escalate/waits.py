@@ -75,6 +75,8 @@ class WaitFacts(Frozen):
     """A code version that waits for the job's next start."""
     resolved: str = ""
     """An alert of the incident that was reported as over since it was opened."""
+    at_fault: str = ""
+    """A machine of the job that was reported as surely at fault since the wait began."""
 
 
 class Outlook(Frozen):
@@ -162,6 +164,7 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
         Missing.APPROVAL: _no_question_left(seen),
         Missing.EVICTIONS: _no_question_left(seen),
+        Missing.CHANGE: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
     }
     return found.get(wait.missing, "")
 

@@ -103,7 +103,7 @@ class Incidents(Connection):
             )
             session.add(row)
             session.flush()
-            _add_alerts(session, row.id, alerts)
+            add_alerts(session, row.id, alerts)
             return incident_of(session, row)
 
     def incident(self, incident_id: str, *, evidence: bool = True) -> Incident:
@@ -209,7 +209,7 @@ class Incidents(Connection):
         with self._write() as session:
             row = incident_row(session, incident_id, lock=True)
             must_be_open(row)
-            _add_alerts(session, incident_id, alerts)
+            add_alerts(session, incident_id, alerts)
 
     def next_attempt(self, incident_id: str, expected: int) -> Incident:
         """Start the attempt after ``expected``; from now on runs of older attempts cannot act.
@@ -266,7 +266,8 @@ def incident_of(session: Session, row: IncidentRow, *, evidence: bool = True) ->
     return Incident.model_validate({**fields, "alerts": alerts})
 
 
-def _add_alerts(session: Session, incident_id: str, alerts: Iterable[Alert]) -> None:
+def add_alerts(session: Session, incident_id: str, alerts: Iterable[Alert]) -> None:
+    """Add alerts to an incident, as many of an epoch as it may have; those with a key that it has change nothing."""
     for alert in {alert.key: alert for alert in alerts}.values():
         same_epoch = select(func.count(IncidentAlertRow.id)).where(
             IncidentAlertRow.incident_id == incident_id,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import func, select
 
 from holdfast.errors import StaleError
-from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.alert import Alert, Incident, IncidentState
 from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.wait import Wait
 from holdfast.storage.ledger.connection import Connection
-from holdfast.storage.ledger.incidents import incident_of, incident_row
+from holdfast.storage.ledger.incidents import add_alerts, incident_of, incident_row
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import ActionRow, IncidentRow, WaitRow
 
@@ -77,6 +79,20 @@ class Waits(Connection):
             row = session.get(WaitRow, incident_id, with_for_update=True)
             if row is not None:
                 row.over = True
+
+    def join_waiting(self, incident_id: str, alerts: Iterable[Alert]) -> None:
+        """Add alerts to an incident that waits; those with a key that it already has change nothing.
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: it does not wait (any more).
+        """
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            wait = session.get(WaitRow, incident_id, with_for_update=True)
+            if wait is None or wait.over or row.state is not IncidentState.NEEDS_HUMAN:
+                raise StaleError(f"incident {incident_id!r} does not wait for another attempt (any more)")
+            add_alerts(session, incident_id, alerts)
 
     def take_up(self, incident_id: str, why: str) -> Incident:
         """Open the incident again, in its next attempt, with the job recovering: all of it or nothing.

@@ -14,6 +14,7 @@ from holdfast.deployments.gateway.intake.correlation_window import CorrelationWi
 from holdfast.deployments.gateway.intake.dead_search import DeadSearch
 from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
 from holdfast.deployments.gateway.intake.job_queue import JobQueue
+from holdfast.deployments.gateway.intake.late_signs import join_waiting
 from holdfast.deployments.gateway.intake.observations import Observations
 from holdfast.deployments.gateway.intake.opening import Opening, Starter
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
@@ -208,6 +209,8 @@ class Correlator:
                 await self._record(kept, None, f"{What.KEPT}: {why}")
             return Outcome(outcome=What.KEPT, message=why)
         if why := admission_filter.why_ignored(alert, facts.job, facts.last_state):
+            if joined := await join_waiting(self._site, self.memory, alert, facts.job):
+                return joined
             # A dead machine of a job that has ended is found dead again and again.
             if not self.memory.ignored_lately(alert.key, received_at):
                 await self._record(alert, None, f"{What.IGNORED}: {why}")

@@ -229,7 +229,18 @@ class Waiting:
             back=back[0] if back else "",
             new_version=await asyncio.to_thread(ledger.pending_version, job.name) or "",
             resolved=self.resolved(incident),
+            at_fault=await self._at_fault(wait, mine),
         )
+
+    async def _at_fault(self, wait: Wait, mine: Sequence[Machine]) -> str:
+        """Return a machine, as it serves the job, of which a sure sign came since an unknown cause is waited for."""
+        if wait.missing is not Missing.CHANGE:
+            return ""
+        told = await asyncio.to_thread(self._site.ledger.alerts, wait.incident_id)
+        new = [each for each in told if each.recorded_at > wait.since and each.firing]
+        present = {each.name: each.incarnation for each in mine}
+        found = sure_signs.find(sure_signs.of_present(new, present), self._site.policy.classify)
+        return next(iter(found), "")
 
     def _now(self, wait: Wait) -> float:
         """Return the time, reckoned from when the wait began: setting the wall clock neither ends nor prolongs it."""

@@ -147,3 +147,10 @@ def test_a_machine_that_cannot_run_is_waited_for_first() -> None:
 def test_durations_are_as_coarse_as_needed(seconds: float, told: str) -> None:
     """For people."""
     assert duration(seconds) == told
+
+
+def test_a_machine_that_is_found_at_fault_ends_the_wait_for_an_unknown_cause() -> None:
+    """What else is waited for does not come with it: the next attempt knows of it all the same."""
+    assert due(wait(Missing.CHANGE), seen(2.0, at_fault="m1")) == "machine m1 was found at fault after 2 s"
+    assert due(wait(Missing.CHANGE), seen(2.0)) == ""
+    assert due(wait(Missing.STANDBY), seen(2.0, at_fault="m1")) == ""

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import StaleError
-from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
@@ -82,3 +82,19 @@ def test_what_a_person_took_over_is_not_taken_up(ledger: Ledger, clock: FakeCloc
         ledger.take_up(opened.id, "too late")
     assert ledger.incident(opened.id).state is IncidentState.NEEDS_HUMAN
     assert ledger.job("gpt").state is state
+
+
+def test_what_is_heard_during_a_wait_joins_its_incident(ledger: Ledger, clock: FakeClock) -> None:
+    """Once, and only while it waits."""
+    opened = waiting(ledger, clock)
+    sign = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", at=clock.now())
+    with pytest.raises(StaleError):
+        ledger.join_waiting(opened.id, [sign])  # open: it joins as any other
+    ledger.give_up(opened.id, "no standby")
+    before = len(ledger.incident(opened.id).alerts)
+    ledger.join_waiting(opened.id, [sign])
+    ledger.join_waiting(opened.id, [sign])
+    assert len(ledger.incident(opened.id).alerts) == before + 1
+    ledger.end_wait(opened.id)
+    with pytest.raises(StaleError):
+        ledger.join_waiting(opened.id, [sign])
