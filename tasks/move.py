@@ -70,7 +70,8 @@ async def choose(case: RecoveryContext) -> str:
                 failed.append(f"{name}: {why}")
                 continue
             return {"standby": name, "passed_over": failed}
-        raise LimitError(f"not moved: {'; '.join(failed)}; the job trains on", Missing.STANDBY)
+        more = f"`holdfast pool` adds machines; then `holdfast move {case.job} {asked.machine}` asks again"
+        raise LimitError(f"not moved: {'; '.join(failed)}; the job trains on. {more}", Missing.STANDBY)
 
     done = await case.once("choose", asked.machine, {"to": asked.to}, act)
     return str(done["standby"])
