@@ -140,6 +140,50 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
         "a-machine-is-found-after-a-jump-and-the-job-goes-on-from-before-it",
         "a-machine-is-found-after-a-jump-that-memory-does-not-reach-back-to",
     ),
+    "both machines of a job of two that failed were one more than may go": (
+        "both-machines-of-a-job-lose-a-gpu-at-once-and-both-are-replaced",
+        "both-machines-of-a-job-are-gone-at-once-and-both-are-replaced",
+    ),
+    "a job of one machine spent its ladder in place while a standby was idle": (
+        "the-same-crash-spends-the-ladder-of-a-job-of-one-machine-and-a-standby-is-tried",
+        "the-same-crash-on-the-standby-too-does-not-cost-that-one",
+    ),
+    "errors of the GPU once an hour were retried in place for ever": (
+        "cuda-errors-on-one-machine-each-hour-and-it-goes-at-the-third-of-a-day",
+        "cuda-errors-on-two-machines-each-hour-accuse-neither",
+    ),
+    "a loss that jumps at one step, or is no number there, was a matter of machines": (
+        "a-nan-that-comes-twice-at-one-step-is-skipped-where-the-job-file-allows-it",
+        "a-jump-that-comes-twice-at-one-step-does-not-stop-the-job-again",
+    ),
+    "a check that failed on every machine stopped the job for a person": (
+        "killed-rank-while-a-check-fails-on-every-machine-is-retried",
+    ),
+    "a job whose loss jumps was stopped at each jump": (
+        "jumps-at-two-steps-are-each-looked-into",
+        "a-loss-that-jumps-again-and-again-does-not-stop-the-job-for-a-third-search",
+    ),
+    "a GPU that was lost while the job stood was ignored, and the job started on it": (
+        "xid-79-after-a-spent-ladder-names-the-cause-and-the-job-goes-on-at-once",
+        "a-second-machine-fails-while-a-standby-for-the-first-is-waited-for",
+    ),
+    "a machine was evicted for a port that its switch had taken along": (
+        "a-rank-is-killed-on-a-machine-whose-switch-came-and-went-three-times",
+        "a-rank-is-killed-on-the-one-machine-of-a-switch-whose-port-came-and-went-three-times",
+    ),
+    "a port that went down on machine after machine in one place cost all of them": (
+        "the-third-machine-in-one-place-of-the-job-whose-port-goes-down-twice-stays",
+    ),
+    "replicas that differ at one step cost a second machine, and the data was named": (
+        "replicas-on-two-machines-that-differ-at-one-step-accuse-the-first-alone-and-no-data",
+        "replicas-that-differ-twice-at-one-step-say-nothing-of-its-data",
+    ),
+    "a summary named the rank that lost its peer, not the one that was killed": (
+        "a-segfault-that-is-heard-after-exceptions-of-those-who-lost-the-rank-is-what-people-read",
+    ),
+    "a summary named the version that a fix had replaced": (
+        "the-fix-comes-while-the-code-that-raised-is-rolled-back-and-the-summary-says-what-runs",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 
