@@ -233,14 +233,19 @@ class Waiting:
         )
 
     async def _at_fault(self, wait: Wait, mine: Sequence[Machine]) -> str:
-        """Return a machine, as it serves the job, of which a sure sign came since an unknown cause is waited for."""
+        """Return a machine, as it serves the job, of which a sure sign came since an unknown cause is waited for.
+
+        Not where the sign is over, nor where more machines show one than may go at once.
+        """
         if wait.missing is not Missing.CHANGE:
             return ""
         told = await asyncio.to_thread(self._site.ledger.alerts, wait.incident_id)
         new = [each for each in told if each.recorded_at > wait.since and each.firing]
+        new = [each for each in new if not self._is_over(each, each.recorded_at)]
         present = {each.name: each.incarnation for each in mine}
         found = sure_signs.find(sure_signs.of_present(new, present), self._site.policy.classify)
-        return next(iter(found), "")
+        most = self._site.policy.aggregate.sure_limit(len(mine))
+        return next(iter(found), "") if len(found) <= most else ""
 
     def _now(self, wait: Wait) -> float:
         """Return the time, reckoned from when the wait began: setting the wall clock neither ends nor prolongs it."""
