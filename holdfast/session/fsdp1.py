@@ -153,7 +153,7 @@ class FlatOptimizerPart(OptimizerPart):
         }
 
     def _state(self, placing: Placing) -> Encoded:
-        encoder, nodes = Encoder(placing.optimizer(), placing.rank), {}
+        encoder, nodes = Encoder(placing.optimizer(), placing.rank, noted=False), {}
         mine, flat = {id(each) for each in self._params().values()}, self._ranges()
         keys = {id(each.key) for each in flat.values()}
         for name, each in flat.items():

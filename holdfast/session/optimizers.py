@@ -128,7 +128,8 @@ class OptimizerPart:
     def _state(self, placing: Placing) -> Encoded:
         params = self._params()
         divided = {name: each for name, each in params.items() if isinstance(each, DTensor)}
-        encoder, nodes, shared = Encoder(placing.optimizer(divided.keys()), placing.rank), {}, []
+        nodes, shared = {}, []
+        encoder = Encoder(placing.optimizer(divided.keys()), placing.rank, noted=False)
         for name in params:
             values = self.optimizer.state.get(params[name])
             if values is not None:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.places import Path, dotted
 from holdfast.storage.checkpoints.format.structure import OWN, Node, tagged
-from holdfast.storage.checkpoints.format.tensor_facts import part_told
+from holdfast.storage.checkpoints.format.tensor_facts import attributes_of, part_told
 
 _OPENED = frozenset(("tuple", "dict"))
 """Tags of what :func:`placed` looks into."""
@@ -127,6 +127,12 @@ def _each(value: Any, place: Callable[[Tensor, Path], Tensor], path: Path = ()) 
 
 
 def _distributed(value: Tensor, param: DTensor) -> DTensor:
+    made = _divided(value, param)
+    vars(made).update(attributes_of(value))
+    return made
+
+
+def _divided(value: Tensor, param: DTensor) -> DTensor:
     if value.shape == param.shape:
         return distribute_tensor(value, param.device_mesh, param.placements, src_data_rank=None)
     everywhere = [Replicate() for _ in range(param.device_mesh.ndim)]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from holdfast.storage.checkpoints.format.arrays import Array, type_again, type_told
 from holdfast.storage.checkpoints.format.kind import ValueKind
 from holdfast.storage.checkpoints.format.places import Path, refused
 
-Array = np.ndarray[Any, Any]
 _MOST_GAPS = 4
 """Memory that overlapping arrays have together may have so many times the bytes of their elements."""
 _SPARE_BYTES = 4096
@@ -79,16 +79,13 @@ def window(value: Array) -> tuple[Any, ...]:
     """Return an array's root, and where in it the array lies."""
     root = root_of(value)
     offset = value.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    descr = np.lib.format.dtype_to_descr(value.dtype)
-    return root, descr, value.shape, value.strides, offset, value.flags.writeable
+    return root, type_told(value.dtype), value.shape, value.strides, offset, value.flags.writeable
 
 
 def _window_again(told: Any) -> Array:
-    root, descr, shape, strides, offset, writeable = told
+    root, told_type, shape, strides, offset, writeable = told
     flat = (root if root.flags.c_contiguous else root.T).reshape(-1).view(np.uint8)
-    made: Array = np.ndarray(
-        shape, np.lib.format.descr_to_dtype(descr), buffer=flat, offset=offset, strides=strides
-    )
+    made: Array = np.ndarray(shape, type_again(told_type), buffer=flat, offset=offset, strides=strides)
     made.flags.writeable = made.flags.writeable and writeable
     return made
 

@@ -48,16 +48,22 @@ class Decoder:
             CheckpointError: an item is missing, or a class of the script is.
         """
         if isinstance(node, tuple) and node and isinstance(node[0], str) and node[0].startswith("@"):
-            return self._special(node, mesh)
+            return self._special(node, mesh) if node[0] in _MADE_AT_ONCE else self._once(node, mesh)
         if not isinstance(node, tuple | list | dict):
             return node
+        return self._once(node, mesh)
+
+    def _once(self, node: Node, mesh: Any) -> Any:
+        """Return what a node in several places of the tree is in all of them."""
         known = self._made.get(id(node))
         if known is None:
             # The node is kept, so that no later one gets its identity.
-            known = self._made[id(node)] = node, self._container(node, mesh)
+            known = self._made[id(node)] = node, self._new(node, mesh)
         return known[1]
 
-    def _container(self, node: Node, mesh: Any) -> Any:
+    def _new(self, node: Node, mesh: Any) -> Any:
+        if isinstance(node, tuple) and isinstance(node[0], str) and node[0].startswith("@"):
+            return self._special(node, mesh)
         if isinstance(node, tuple):
             return by_tag(node[0]).up(node[1], lambda each: self.value(each, mesh))
         if isinstance(node, list):
@@ -90,6 +96,11 @@ class Decoder:
     def _grad(self, node: Node, mesh: Any) -> Tensor:
         found: Tensor = self.value(node[1], mesh)
         return found.requires_grad_()
+
+    def _with_attributes(self, node: Node, mesh: Any) -> Tensor:
+        found: Tensor = self.value(node[1], mesh)
+        vars(found).update(self.value(node[2], mesh))
+        return found
 
     def _as(self, node: Node, mesh: Any) -> Tensor:
         kind = find_class(node[1], lambda each: issubclass(each, Tensor), "tensor")
@@ -125,6 +136,7 @@ class Decoder:
         return made.requires_grad_() if requires_grad else made
 
 
+_MADE_AT_ONCE = frozenset(("@ref", "@same", "@object", "@opaque", "@plain"))
 _MAKERS: dict[str, Callable[[Decoder, Node, Any], Any]] = {
     "@ref": Decoder._item,
     "@same": Decoder._item,
@@ -133,6 +145,7 @@ _MAKERS: dict[str, Callable[[Decoder, Node, Any], Any]] = {
     "@layout": Decoder._layout,
     "@param": Decoder._param,
     "@grad": Decoder._grad,
+    "@attributes": Decoder._with_attributes,
     "@as": Decoder._as,
     "@opaque": Decoder._as_it_is,
     "@plain": Decoder._as_it_is,

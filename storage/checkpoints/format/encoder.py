@@ -25,8 +25,9 @@ from holdfast.storage.checkpoints.format.plain_data import CONTAINERS, SERIES, i
 from holdfast.storage.checkpoints.format.raw_tensors import RawWriter, Views, is_plain
 from holdfast.storage.checkpoints.format.script_classes import class_name
 from holdfast.storage.checkpoints.format.stock_names import StockNames, has_items
-from holdfast.storage.checkpoints.format.structure import OWN, Node, own_name
+from holdfast.storage.checkpoints.format.structure import ITEMS, OWN, Node, own_name, tagged
 from holdfast.storage.checkpoints.format.tensor_facts import (
+    attributes_of,
     is_distributed,
     is_transparent,
     is_unreduced,
@@ -55,6 +56,7 @@ class Encoder:
         whole: bool = True,
         views: Views | None = None,
         windows: Set[int] = frozenset(),
+        noted: bool = True,
     ) -> None:
         """Prepare for one state.
 
@@ -65,9 +67,10 @@ class Encoder:
             whole: whether plain data becomes a single node, however much it is.
             views: takes notice of tensors and arrays; tensors that it knows to overlap lie in the tree, together.
             windows: identities of numpy arrays of which others are windows.
+            noted: whether attributes that the script has set on tensors are part of the state.
         """
         self._place, self._rank, self._whole = place, rank, whole
-        self._alone = False
+        self._alone, self._noted = False, noted
         self.inlined = False
         """Whether elements of a tensor lie in a tree."""
         self.items: dict[str, Any] = {}
@@ -186,8 +189,20 @@ class Encoder:
                 path, f"an object of type {kind.__module__}.{kind.__qualname__}: {error}"
             ) from error
 
-    def tensor(self, value: Tensor, path: Path) -> Node:  # noqa: PLR0911  (a case per kind)
-        """Return the tree of a tensor."""
+    def tensor(self, value: Tensor, path: Path) -> Node:
+        """Return the tree of a tensor; one in two places of a part is one node where nothing is an item."""
+        if (known := self._nodes.get(id(value))) is not None:
+            return known
+        node = self._bare(value, path)
+        if self._noted and (told := attributes_of(value)):
+            inside = {name: self.encode(each, (*path, name), stock=False) for name, each in told.items()}
+            node = "@attributes", node, inside
+        if node[0] not in ITEMS and not any(tag in ITEMS for tag, _ in tagged(node)):
+            self._nodes[id(value)] = node
+            self._kept.append(value)
+        return node
+
+    def _bare(self, value: Tensor, path: Path) -> Node:  # noqa: PLR0911  (a case per kind)
         if is_lazy(value):
             raise refused(
                 path, "it is not initialised yet", "run a forward pass before the first checkpoint()"
@@ -244,7 +259,8 @@ class Encoder:
         """Return the first name of exactly these elements, if they are in this part already."""
         if is_distributed(value) or value.numel() == 0:
             return None
-        what = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride(), value.device)
+        turned = value.is_conj(), value.is_neg()
+        what = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride(), value.device, turned)
         self._kept.append(value)
         first = self._known.setdefault(what, name)
         return None if first == name else first

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format import script_classes
+from holdfast.storage.checkpoints.format import arrays, script_classes
 from holdfast.storage.checkpoints.format.array_views import WINDOW
 from holdfast.storage.checkpoints.format.kind import Down, Up, ValueKind
+from holdfast.storage.checkpoints.format.places import key_name
 
 PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes)
 """Written as they are."""
@@ -45,7 +46,7 @@ def _require_no_tensors(keys: Iterable[Any], where: str) -> None:
 def _pairs(mapping: Any, down: Down) -> list[list[Any]]:
     # Lists: a tuple that begins with text is taken for a node.
     _require_no_tensors(mapping, "as a key")
-    return [[down(key, ""), down(each, str(key))] for key, each in mapping.items()]
+    return [[down(key, ""), down(each, key_name(key))] for key, each in mapping.items()]
 
 
 def _made(pairs: Any, up: Up) -> dict[Any, Any]:
@@ -102,22 +103,6 @@ def _bytes_io(value: io.BytesIO) -> tuple[bytes, int]:
 def _bytes_io_again(plain: Any) -> io.BytesIO:
     made = io.BytesIO(plain[0])
     made.seek(plain[1])
-    return made
-
-
-def _array(value: np.ndarray[Any, Any]) -> tuple[bytes, bool]:
-    if value.dtype.hasobject:
-        raise CheckpointError(
-            f"a numpy array of type {value.dtype} holds Python objects: expected numbers, text or dates. Use a list"
-        )
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
-    return stream.getvalue(), value.flags.writeable
-
-
-def _array_again(plain: Any) -> np.ndarray[Any, Any]:
-    made: np.ndarray[Any, Any] = np.lib.format.read_array(io.BytesIO(plain[0]), allow_pickle=False)
-    made.flags.writeable = plain[1]
     return made
 
 
@@ -254,7 +239,7 @@ KINDS: dict[type, ValueKind] = {
     uuid.UUID: _kind("UUID", str, uuid.UUID),
     pathlib.PosixPath: _kind("Path", str, pathlib.Path),
     pathlib.PurePosixPath: _kind("PurePath", str, pathlib.PurePosixPath),
-    np.ndarray: _kind("ndarray", _array, _array_again),
+    np.ndarray: _kind("ndarray", arrays.array, arrays.array_again),
     # Its bits are a value of their own: several generators may draw from them.
     np.random.Generator: _kind("np.Generator of bits", lambda v: v.bit_generator, np.random.Generator),
     np.random.RandomState: _kind("np.RandomState", lambda v: _state_of(v), lambda d: _random_state(d)),  # noqa: PLW0108
@@ -278,7 +263,7 @@ def _ordered(values: Iterable[Any]) -> list[Any]:
     try:
         return sorted(listed)
     except TypeError:
-        return sorted(listed, key=lambda each: (type(each).__name__, repr(each)))
+        return sorted(listed, key=lambda each: (type(each).__name__, key_name(each)))
 
 
 def _time(kind: Any, data: Any) -> Any:
@@ -317,7 +302,7 @@ def by_tag(tag: str) -> ValueKind:
     return found
 
 
-_SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
+_SCALAR = _kind("np.scalar", arrays.scalar, arrays.scalar_again)
 _BIT_GENERATOR = _kind("np.BitGenerator", _bits, _bit_generator)
 _FAMILIES: tuple[tuple[Callable[[Any], bool], ValueKind], ...] = (
     (lambda v: isinstance(v, np.generic), _SCALAR),

@@ -33,6 +33,11 @@ def is_plain(value: Tensor) -> bool:
     )
 
 
+def is_turned(value: Tensor) -> bool:
+    """Return whether a tensor is a view that conjugates or negates what lies in its memory."""
+    return value.is_conj() or value.is_neg()
+
+
 _SAME_BYTES = 64 << 10
 """Larger tensors that are the very same have one item, and another name for it."""
 _MOST_GAPS = 4
@@ -69,7 +74,7 @@ class Views:
 
     def note(self, value: Tensor) -> None:
         """Take notice of a strided tensor."""
-        if value.numel() == 0 or value.is_conj() or value.is_neg():
+        if value.numel() == 0:
             return
         storage = value.device, value.untyped_storage().data_ptr()
         self._seen.setdefault(storage, []).append(_View(*_span(value), value))
@@ -89,7 +94,7 @@ class Views:
 
     def piece(self, value: Tensor) -> tuple[int, int] | None:
         """Return the piece that holds ``value`` and what overlaps with it; None: it is written by itself."""
-        if not self._together or value.numel() == 0 or value.is_conj() or value.is_neg():
+        if not self._together or value.numel() == 0:
             return None
         storage = value.device, value.untyped_storage().data_ptr()
         pieces: Sequence[tuple[int, int]] = self._together.get(storage, ())
@@ -127,7 +132,8 @@ def _belongs_together(group: Sequence[_View]) -> bool:
     if len(group) == 1:
         return False
     different = {
-        (low, value.dtype, value.shape, value.stride()): value.numel() * value.element_size()
+        (low, value.dtype, value.shape, value.stride(), is_turned(value)): value.numel()
+        * value.element_size()
         for low, _, value in group
     }
     if len(different) == 1:
@@ -155,7 +161,11 @@ class RawWriter:
         """Return ``value`` as plain data; None when there is no way to write it."""
         device = value.device.type
         if is_plain(value):
-            return self._strided(value.resolve_conj().resolve_neg(), device)
+            if value.is_conj():
+                return "@layout", "conjugated", [self.node(value.conj())], None, device
+            if value.is_neg():
+                return "@layout", "negated", [self.node(torch._neg_view(value))], None, device
+            return self._strided(value, device)
         inside = _inside(value)
         if inside is None:
             return None
@@ -302,6 +312,8 @@ def _jagged(tensors: list[Tensor], told: Any) -> Tensor:
 
 
 _MAKERS: dict[str, Callable[[list[Tensor], Any], Tensor]] = {
+    "conjugated": lambda tensors, _: tensors[0].conj(),
+    "negated": lambda tensors, _: torch._neg_view(tensors[0]),
     "jagged": _jagged,
     "nested": lambda tensors, dtype: torch.nested.nested_tensor(
         tensors, dtype=dtype and getattr(torch, dtype)

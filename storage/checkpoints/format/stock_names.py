@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.storage.checkpoints.format.kinds import PLAIN
-from holdfast.storage.checkpoints.format.places import Path, dotted
+from holdfast.storage.checkpoints.format.places import Path, dotted, key_name
 from holdfast.storage.checkpoints.format.plain_data import CONTAINERS, holds_dict
 
 
@@ -60,4 +60,4 @@ def _parts(value: Any) -> Any:
         return ()
     if all(type(key) is str for key in value):
         return value.items()
-    return ((str(key), each) for key, each in value.items() if str(key))
+    return ((name, each) for key, each in value.items() if (name := key_name(key)))

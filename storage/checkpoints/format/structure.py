@@ -11,7 +11,8 @@ for every part of its state, a tree of nodes that describes the part:
 - a tensor that is an item of the checkpoint is ``("@ref", name, device, placements)``, and its strides where it does
   not lie row by row; one that lies in the tree itself
   (small, of changing shape, of a layout that items cannot have) is ``("@raw", ...)`` or ``("@layout", ...)`` of
-  :mod:`~holdfast.storage.checkpoints.format.raw_tensors`;
+  :mod:`~holdfast.storage.checkpoints.format.raw_tensors`; one with attributes that the script has set is
+  ``("@attributes", tensor, attributes)``;
 - anything else is ``(tag, data)`` of :mod:`~holdfast.storage.checkpoints.format.kinds`.
 
 One container or object in two places of a part is one node in two places of the tree, which pickle keeps: it comes back
@@ -32,6 +33,8 @@ MADE_ANEW = (PREFIX, RANDOM)
 """Objects of such names are never changed: others take their place."""
 _LEAVES = frozenset(("@plain", "@ref", "@same"))
 """Tags of nodes without others in them; plain data is the user's own, whatever it looks like."""
+ITEMS = frozenset(("@ref", "@same"))
+"""Tags of tensors that are items of the checkpoint."""
 OWN = "own/"
 """Before the names of tensors that one rank alone has."""
 

@@ -12,6 +12,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+_NOTES_OF_TORCH = ("_dynamo_", "_is_param")
+"""Beginnings of attributes that torch makes again by itself."""
+
 
 def is_distributed(value: object) -> bool:
     """Return whether a tensor is a part of a larger one, or describes its parts itself."""
@@ -29,6 +32,12 @@ def is_transparent(value: Tensor) -> bool:
         and not getattr(value, "__dict__", None)
         and type(value).__new__ is Tensor.__new__
     )
+
+
+def attributes_of(value: Tensor) -> dict[str, Any]:
+    """Return what a script has noted at a tensor, by attribute; a class of its own has ways to list its parts."""
+    held: dict[str, Any] = {} if hasattr(value, "__tensor_flatten__") else getattr(value, "__dict__", {})
+    return {name: each for name, each in held.items() if not name.startswith(_NOTES_OF_TORCH)}
 
 
 def is_unreduced(value: object) -> bool:

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.storage.checkpoints.format.places import key_name
+
 
 def difference(left: Any, right: Any, path: str = "") -> str:
     """Where and how ``right`` is not ``left``; empty when it is."""
@@ -33,7 +35,9 @@ def difference(left: Any, right: Any, path: str = "") -> str:
 
 def _difference(left: Any, right: Any, path: str) -> str:  # noqa: PLR0911  (a case per kind)
     if type(left) is not type(right):
-        return f"{path}: {type(left).__name__} became {type(right).__name__} ({left!r:.60} / {right!r:.60})"
+        return (
+            f"{path}: {type(left).__name__} became {type(right).__name__} ({_shown(left)} / {_shown(right)})"
+        )
     if isinstance(left, Tensor):
         return _tensor(left, right, path)
     if isinstance(left, np.ndarray):
@@ -46,7 +50,7 @@ def _difference(left: Any, right: Any, path: str) -> str:  # noqa: PLR0911  (a c
         if isinstance(left, collections.OrderedDict) and (vars(left) or vars(right)):
             found = _difference(vars(left), vars(right), f"{path}<attributes>")
         pairs = zip(left.items(), right.values(), strict=True)
-        differ = (_difference(one, two, f"{path}.{key}") for (key, one), two in pairs)
+        differ = (_difference(one, two, f"{path}.{key_name(key)}") for (key, one), two in pairs)
         return found or next(filter(None, differ), "")
     if isinstance(left, list | tuple | collections.deque):
         if isinstance(left, collections.deque) and left.maxlen != right.maxlen:
@@ -56,7 +60,14 @@ def _difference(left: Any, right: Any, path: str) -> str:  # noqa: PLR0911  (a c
         return "" if left is right else f"{path}: {left} became {right}"
     if (plain := _opened(left)) is not None:
         return _difference(plain, _opened(right), path)
-    return "" if _same_scalar(left, right) else f"{path}: {left!r:.80} became {right!r:.80}"
+    return "" if _same_scalar(left, right) else f"{path}: {_shown(left)} became {_shown(right)}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # a number of thousands of digits
+        return f"a {type(value).__name__}"
 
 
 def _series(left: Any, right: Any, path: str) -> str:
@@ -99,7 +110,8 @@ def _same_scalar(left: Any, right: Any) -> bool:
     if isinstance(left, complex):
         return struct.pack("dd", left.real, left.imag) == struct.pack("dd", right.real, right.imag)
     if isinstance(left, np.generic):
-        return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+        alike = left == right if left.dtype.names else left.tobytes() == right.tobytes()
+        return _dtype(left.dtype) == _dtype(right.dtype) and bool(alike)
     if isinstance(left, datetime.datetime | datetime.time):  # equal in whichever zone
         return bool(left == right) and _same_scalar(left.tzinfo, right.tzinfo)
     if isinstance(left, datetime.timezone):
@@ -108,14 +120,29 @@ def _same_scalar(left: Any, right: Any) -> bool:
 
 
 def _array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], path: str) -> str:
-    for name in ("dtype", "shape"):
-        if getattr(left, name) != getattr(right, name):
-            return f"{path}: {name} {getattr(left, name)} became {getattr(right, name)}"
-    if left.flags.forc and left.flags.fnc != right.flags.fnc:
+    if left.shape != right.shape:
+        return f"{path}: shape {left.shape} became {right.shape}"
+    if (before := _dtype(left.dtype)) != (after := _dtype(right.dtype)):
+        return f"{path}: dtype {before} became {after}"
+    if _lies(left) != _lies(right):
         return f"{path}: another order"
     if left.flags.writeable != right.flags.writeable:
         return f"{path}: another writeability"
     return "" if left.tobytes() == right.tobytes() else f"{path}: other elements"
+
+
+def _dtype(value: np.dtype[Any]) -> Any:
+    """All that a type says: two are equal whatever their alignment and notes are."""
+    fields = {name: (*told[1:], _dtype(told[0])) for name, told in (value.fields or {}).items()}
+    inside = (_dtype(value.subdtype[0]), value.subdtype[1]) if value.subdtype else None
+    noted = dict(value.metadata) if value.metadata else None
+    kind = value.type if value.kind == "V" else None
+    return value.str, kind, value.itemsize, value.isalignedstruct, noted, fields, inside
+
+
+def _lies(value: np.ndarray[Any, Any]) -> Any:
+    """The order of its axes in memory."""
+    return np.empty_like(value, order="K", subok=False).strides if value.size else ()
 
 
 def _tensor(left: Tensor, right: Tensor, path: str) -> str:
@@ -123,6 +150,10 @@ def _tensor(left: Tensor, right: Tensor, path: str) -> str:
     for name in names if left.is_nested else ("shape", *names):
         if str(getattr(left, name)) != str(getattr(right, name)):
             return f"{path}: {name} {getattr(left, name)} became {getattr(right, name)}"
+    if not hasattr(left, "__tensor_flatten__") and (
+        found := _difference(vars(left), vars(right), f"{path}<attributes>")
+    ):
+        return found
     return next(
         filter(
             None,
@@ -189,7 +220,10 @@ def _identities(value: Any) -> list[int]:
 
 def _mutable(value: Any) -> Iterator[Any]:
     """The containers and objects inside, in order, as often as they are there."""
-    if isinstance(value, Tensor | enum.Enum):
+    if isinstance(value, enum.Enum):
+        return
+    if isinstance(value, Tensor):
+        yield value
         return
     opened = None if isinstance(value, Mapping | list | tuple) else _opened(value)
     if isinstance(value, Mapping | list | set | collections.deque | np.ndarray) or opened is not None:

@@ -60,6 +60,28 @@ def test_a_value_is_refused_at_the_first_save(kind: Value, tmp_path: Path) -> No
         assert kind.refused in str(refused.value)
 
 
+def test_what_autograd_has_beside_a_tensor_is_left_behind(tmp_path: Path) -> None:
+    """Gradients, as by torch's own files; and the graph of a computed tensor, which is as ``detach()`` gives it."""
+
+    def at(step: int) -> Any:
+        leaf = torch.zeros(3).add(step).requires_grad_()
+        computed = leaf * 2
+        computed.sum().backward()
+        return {"leaf": leaf, "computed": computed}
+
+    with site(tmp_path) as place:
+        state = {"extra": Holder(at)}
+        session = place.begin(state)
+        state["extra"].advance(1)
+        place.save(session, state, 1)
+        fresh = {"extra": Holder(at)}
+        place.restore("memory", 1, fresh)
+    found = fresh["extra"].value
+    assert (found["leaf"].grad, found["leaf"].requires_grad) == (None, True)
+    assert (found["computed"].grad_fn, found["computed"].requires_grad) == (None, False)
+    assert found["computed"].tolist() == [2.0] * 3
+
+
 def _saved(kind: Value, ages: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Trees and items of as many ranks as there are ages, by name; equal large tensors are saved once."""
     trees, items = {}, {}

@@ -277,6 +277,43 @@ def _shared_large(step: int) -> Any:
     }
 
 
+def _noted(tensor: Tensor, step: int) -> Tensor:
+    """With attributes of the script's, one of them a tensor with an attribute."""
+    noted: Any = tensor
+    noted.label, noted.more = f"a{step}", [torch.zeros(step)]
+    noted.more[0].scale = step
+    return tensor
+
+
+def _conjugated(size: int) -> Make:
+    """Views of one memory, of which some are conjugated or negated."""
+
+    def make(step: int) -> Any:
+        one = torch.complex(torch.arange(size * 1.0), torch.arange(size * 1.0) + step)
+        other = torch.complex(torch.ones(size), torch.zeros(size) + step)
+        return {
+            "one": one,
+            "conj": one.conj(),
+            "imag": one.imag,
+            "negated": one.conj().imag,
+            "half": other[size // 2 :].conj(),
+            "other": other,
+            "other negated": [other.conj().imag],
+        }
+
+    return make
+
+
+def _conjugated_pair(step: int) -> Any:
+    one = torch.complex(torch.ones(LARGE), torch.zeros(LARGE) + step + 1)
+    return [one, one.conj()]
+
+
+def _negated_pair(step: int) -> Any:
+    one = torch.complex(torch.ones(LARGE), torch.zeros(LARGE) + step + 1)
+    return [one.imag, one.conj().imag]
+
+
 def _same_twice(size: int) -> Make:
     def make(step: int) -> Any:
         one = torch.arange(size) + step
@@ -318,6 +355,36 @@ def _windows(step: int) -> Any:
         "days": days,
         "day": days[1:],
     }
+
+
+def _aligned(step: int) -> Any:
+    inner = np.dtype([("flag", "?"), ("count", "<i8")], align=True)
+    made = np.zeros(3, np.dtype([("mark", "i1"), ("in", inner, (2,)), ("end", "<f4")], align=True))
+    made["in"]["count"] = step
+    return [made, made[0].copy(), made["in"].copy()]
+
+
+def _odd_types(step: int) -> Any:
+    """Fields that overlap or have titles, types with a note of their own, records."""
+    overlapping = np.dtype({"names": ["all", "low"], "formats": ["<u4", "<u2"], "offsets": [0, 0]})
+    records = np.rec.array([(step, 2.0)], dtype=[("a", "i4"), ("b", "f4")])
+    return [
+        np.full(3, step, "<u4").view(overlapping),
+        np.zeros(2, np.dtype([(("title", "name"), "i1")])),
+        np.arange(step, dtype=np.dtype("i4", metadata={"unit": "m", "at": [1, "a"]})),
+        records[0],
+        np.asarray(records),
+    ]
+
+
+def _orders(step: int) -> Any:
+    """Arrays whose axes lie in memory in another order, also with gaps."""
+    whole = np.arange(24.0).reshape(2, 3, 4) + step
+    return [
+        whole.transpose(2, 0, 1).copy(order="K"),
+        whole.transpose(1, 0, 2).copy(order="K"),
+        whole[:, :, ::2].T.copy(order="K")[:, ::2],
+    ]
 
 
 def _frozen_array(step: int) -> Any:
@@ -450,6 +517,21 @@ TENSORS: dict[str, Make] = {
     "parameter": lambda n: torch.nn.Parameter(torch.zeros(3) + n),
     "parameter, large, frozen": lambda n: torch.nn.Parameter(torch.zeros(LARGE) + n, requires_grad=False),
     "needs a gradient": lambda n: (torch.zeros(3) + n).requires_grad_(),
+    "with attributes": lambda n: _noted(torch.zeros(3) + n, n),
+    "with attributes, large": lambda n: _noted(torch.zeros(LARGE) + n, n),
+    "with attributes, parameters": lambda n: [
+        _noted(torch.nn.Parameter(torch.zeros(3) + n), n),
+        _noted(torch.nn.Parameter(torch.zeros(LARGE) + n, requires_grad=False), n),
+    ],
+    "with attributes that come and go": lambda n: _noted(torch.zeros(3), n) if n % 2 else torch.zeros(3),
+    "with attributes, twice": _one_twice(lambda n: _noted(torch.zeros(3) + n, n)),
+    "one parameter twice": _one_twice(lambda n: torch.nn.Parameter(torch.zeros(3) + n)),
+    "one sparse tensor twice": _one_twice(lambda n: (torch.eye(4) * (n + 1)).to_sparse_csr()),
+    "one subclass twice": _one_twice(lambda n: scaled(100, n)),
+    "conjugated beside what it is of": _conjugated(8),
+    "conjugated beside what it is of, large": _conjugated(LARGE),
+    "conjugated, and the same elements": _conjugated_pair,
+    "negated, and the same elements": _negated_pair,
     "the same tensor twice": _same_twice(5),
     "the same large tensor twice": _same_twice(LARGE),
     "views of one memory": _shared,
@@ -520,6 +602,8 @@ CONTAINERS: dict[str, Make] = {
     "enums of text and of flags": lambda n: [Mode.A, {"b": Mode.B}, Bits.X | Bits.Z if n < 3 else Bits(0)],
     "not a number as a key": lambda n: {math.nan: n, -0.0: torch.zeros(LARGE) + n},
     "states of workers": _workers,
+    "keys of thousands of digits": lambda n: {10**5000 + n: n, (1, 10**5000): [torch.zeros(n)]},
+    "set of numbers of thousands of digits": lambda n: {10**5000 + n, "a"},
     "very large dict": lambda n: {f"sample/{each}": (each, n) for each in range(5_000)},
     "very large dict of tensors": lambda n: {each: torch.tensor(each + n) for each in range(500)},
     "torch.Size": lambda n: torch.Size([n, 2]),
@@ -600,12 +684,23 @@ ARRAYS: dict[str, Make] = {
     "numpy text and dates": lambda n: [np.array(["a" * n, "b"]), np.array(["2026-01-01"], dtype="M8[s]")],
     "numpy big endian": lambda n: np.arange(4, dtype=">i4") + np.array(n, dtype=">i4"),
     "numpy scalars": lambda n: [np.float32(n + 0.1), np.int8(n), np.bool_(True), np.float64(0.1)],
+    "numpy, aligned fields": _aligned,
+    "numpy, odd types": _odd_types,
+    "numpy, axes in another order": _orders,
     "numpy strided": lambda n: (np.arange(20) + n)[::2],
     "numpy empty": lambda n: np.empty((0, n)),
     "one numpy array twice": _one_twice(lambda n: np.arange(3) + n),
     "numpy read-only": _frozen_array,
     "numpy arrays of one memory": _windows,
 }
+
+
+def _with_function(step: int) -> Any:
+    made: Any = torch.zeros(2)
+    made.hook = lambda: step
+    return {"f": [made]}
+
+
 REFUSED: dict[str, tuple[Make, str]] = {
     "lambda": (lambda n: {"f": [lambda: n]}, "extra.value.f.0"),
     "open file": (lambda n: {"f": open("/dev/null")}, "extra.value.f"),  # noqa: SIM115
@@ -617,6 +712,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "own way to be pickled": (lambda n: {"f": Own()}, "extra.value.f"),
     "class made in a function": (lambda n: {"f": collections.namedtuple("Local", "a")(n)}, "extra.value.f"),
     "itself": (_cycle, "extra.value"),
+    "attribute of a tensor": (_with_function, "extra.value.f.0.hook"),
     "meta tensor": (lambda n: {"f": torch.empty(3, device="meta")}, "extra.value.f"),
     "dataclass that is a dictionary": (lambda n: {"f": Dictionary(n)}, "extra.value.f"),
     "namedtuple with attributes": (_pointed, "extra.value.f"),
