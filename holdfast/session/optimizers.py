@@ -327,7 +327,8 @@ class OptimizerPart:
             name: decoder.value(node, getattr(params[name], "device_mesh", None))
             for name, node in self._saved.items()
         }
-        values |= {name: placed(values[name], params[name]) for name in self._divided}
+        live = self.optimizer.state
+        values |= {name: placed(values[name], params[name], live.get(params[name])) for name in self._divided}
         shared = [(key, decoder.value(node)) for key, node in self._shared]
         self._load_groups(params, tensors)
         if not updates_plainly(self.optimizer):

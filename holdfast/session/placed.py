@@ -88,15 +88,36 @@ def _closed(node: Node, path: str, seen: set[int]) -> Iterator[tuple[str, Node]]
         yield from _closed(each, f"{path}.{key}", seen)
 
 
-def placed(value: Any, param: Tensor) -> Any:
+def placed(value: Any, param: Tensor, live: Any = None) -> Any:
     """Return state of a parameter that was whole for ``param``, which is distributed now.
 
     Tensors of its form are placed as it is, others are on each rank; a tensor without a dimension, which torch combines
-    with any, stays as it is.
+    with any, stays as it is. What the fresh optimizer has as a plain tensor is one again (``live``, its state): all of
+    it, or this rank's part.
     """
     if not isinstance(param, DTensor):
         return value
-    return _each(value, lambda tensor, _: _distributed(tensor, param) if tensor.dim() else tensor)
+
+    def place(tensor: Tensor, path: Path) -> Tensor:
+        held = _at(live, path)
+        plain = type(held) is Tensor
+        if not tensor.dim() or (plain and type(tensor) is Tensor and held.shape == tensor.shape):
+            return tensor
+        made = tensor if isinstance(tensor, DTensor) else _distributed(tensor, param)
+        mine = made.to_local()
+        return mine.clone() if plain and held.shape == mine.shape else made
+
+    return _each(value, place)
+
+
+def _at(value: Any, path: Path) -> Any:
+    """Return what lies at ``path`` inside of dictionaries and lists; None where there is nothing."""
+    for key in path:
+        try:
+            value = value[key]
+        except (TypeError, LookupError):
+            return None
+    return value
 
 
 def divided(value: Any, live: Mapping[str, DTensor], path: Path) -> Any:
@@ -107,14 +128,16 @@ def divided(value: Any, live: Mapping[str, DTensor], path: Path) -> Any:
 
     def place(tensor: Tensor, at: Path) -> Tensor:
         held = live.get(dotted(at))
-        return tensor if held is None or tensor.shape != held.shape else _distributed(tensor, held)
+        if held is None or tensor.shape != held.shape or isinstance(tensor, DTensor):
+            return tensor
+        return _distributed(tensor, held)
 
     return _each(value, place, path) if live else value
 
 
 def _each(value: Any, place: Callable[[Tensor, Path], Tensor], path: Path = ()) -> Any:
-    """Return ``value`` with its plain tensors replaced; containers without any are the same ones."""
-    if type(value) is Tensor:  # one of a class of its own has placed what it consists of
+    """Return ``value`` with its tensors replaced; containers without any are the same ones."""
+    if type(value) in (Tensor, DTensor):  # one of a class of its own has placed what it consists of
         return place(value, path)
     if type(value) is dict:
         made: Any = {key: _each(each, place, (*path, key)) for key, each in value.items()}

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.optim import Optimizer
 
 from tests.session.kinds.habits import Shadow
+from tests.session.kinds.optimizers import OfItsPart
 from tests.session.kinds.training import State, Training
 from tests.session.kinds.trainings import TRAININGS
 
@@ -34,6 +35,7 @@ REFUSED: dict[str, dict[str, str]] = {
     # Norms of gradients, which are not summed over the ranks yet.
     "optimizer: history": {"elsewhere": _PART},
     "optimizer of its part of parameters: plain": {"elsewhere": _PART},
+    "optimizer of its part of parameters: plain, at once": {"elsewhere": _PART},
     "optimizer of its part of parameters: class": {"elsewhere": _PART},
 }
 """What the error must hold: where a parameter was whole and is divided now, and where ranks have other parts of it."""
@@ -43,6 +45,11 @@ UNTRAINED: dict[str, tuple[str, ...]] = {
     "optimizer: AdamW, fused": ("tp", "tp_fsdp"),
     "optimizer: Adafactor": _EVERYWHERE,
     "optimizer: Rprop": _EVERYWHERE,
+    # torch flattens no parameter whose rows are divided twice, and adds to none in place what it has gathered.
+    "optimizer: LBFGS": ("tp_fsdp",),
+    "optimizer: LBFGS, line search": ("tp_fsdp",),
+    "optimizer: Muon": ("tp_fsdp",),
+    "optimizer: galore": ("tp_fsdp",),
     "optimizer: SparseAdam beside AdamW": ("fsdp", "hsdp", "tp_fsdp"),
     "experts without a gradient: Adafactor": _EVERYWHERE,
     "experts without a gradient: AdamW, fused": ("tp_fsdp",),
@@ -153,6 +160,8 @@ def laid_out(kind: Training, layout: str) -> State:
         for old in list(optimizer.state):
             new, values = then[id(old)][1], optimizer.state.pop(old)
             optimizer.state[new] = {key: _like(each, old, new) for key, each in values.items()}
+        if isinstance(optimizer, OfItsPart):
+            optimizer.begin()
     if "shadow" in state:
         state["shadow"] = Shadow(state["model"])
     if "masters" in state:
@@ -166,8 +175,12 @@ def _once(parts: Iterable[Any], kind: type[Any]) -> list[Any]:
 
 
 def _like(value: Any, old: Any, new: Any) -> Any:
+    """State that an optimizer made of a parameter at once, for the parameter as it is laid out.
+
+    Each rank takes its own part: torch scatters no rows that are divided twice, and unevenly (``_StridedShard``).
+    """
     if isinstance(value, Tensor) and value.shape == old.shape and isinstance(new, DTensor):
-        return distribute_tensor(value, new.device_mesh, new.placements)
+        return distribute_tensor(value, new.device_mesh, new.placements, src_data_rank=None)
     return value
 
 

@@ -97,6 +97,18 @@ class OfItsPart(torch.optim.Optimizer):
 
     def __init__(self, params: Any, kind: str) -> None:
         super().__init__(params, {"lr": 0.1, "kind": kind})
+        self.begin()
+
+    def begin(self) -> None:
+        """Make its state, if it does that at once."""
+        for group in self.param_groups:
+            for param in group["params"] if group["kind"] == "plain, at once" else ():
+                self.state[param] = {"m": torch.zeros_like(_local(param)), "sums": [torch.zeros(())]}
+
+    def kept(self, param: Tensor) -> dict[str, Any]:
+        """What it has beside a parameter: a plain part of it that was made at once as the part that it is."""
+        held = dict(self.state[param])
+        return held | {"m": _wrapped(held["m"], param)} if "sums" in held else held
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -104,7 +116,11 @@ class OfItsPart(torch.optim.Optimizer):
             for param in group["params"]:
                 state, grad = self.state[param], _local(param.grad)
                 value = _local(param)
-                if group["kind"] == "plain":
+                if group["kind"] == "plain, at once":
+                    state["m"].mul_(0.9).add_(grad)
+                    state["sums"][0] += 1
+                    value.add_(state["m"], alpha=-0.1)
+                elif group["kind"] == "plain":
                     state["m"] = state.get("m", torch.zeros_like(value)) * 0.9 + grad
                     value.add_(state["m"], alpha=-0.1)
                 else:
@@ -329,7 +345,7 @@ TRAININGS = [
             train,
             "optimizers of your own",
         )
-        for kind in ("plain", "class")
+        for kind in ("plain", "plain, at once", "class")
     ),
     Training("optimizer: more than state and groups", optimized(Decaying), train, "optimizers of your own"),
     Training("an optimizer around another one, both given", _around, train, "optimizers of your own"),

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
 from tests.session.kinds.compare import difference
-from tests.session.kinds.optimizers import OPTIMIZERS, Around
+from tests.session.kinds.optimizers import OPTIMIZERS, Around, OfItsPart
 from tests.session.kinds.schedulers import SCHEDULERS
 from tests.session.kinds.tiers import Site, site
 from tests.session.kinds.training import Training, net, train
@@ -37,7 +37,8 @@ def _inside(part: Any) -> Any:
             {key: each for key, each in group.items() if key != "params"} | {"n": len(group["params"])}
             for group in part.param_groups
         ]
-        return [dict(part.state[each]) if each in part.state else None for each in params], groups
+        kept = part.kept if isinstance(part, OfItsPart) else lambda each: dict(part.state[each])
+        return [kept(each) if each in part.state else None for each in params], groups
     return part.state_dict()
 
 
