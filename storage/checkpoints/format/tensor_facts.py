@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
 _NOTES_OF_TORCH = ("_dynamo_", "_is_param")
 """Beginnings of attributes that torch makes again by itself."""
@@ -58,6 +59,8 @@ def plain_placements(value: DTensor) -> list[tuple[Any, ...]]:
     for each in value.placements:
         if type(each) is Shard:
             told.append(("S", each.dim))
+        elif type(each) is _StridedShard:
+            told.append(("SS", each.dim, each.split_factor))
         elif type(each) is _NormPartial:
             told.append(("N", each.norm_type))
         elif type(each) is Partial:
@@ -71,10 +74,21 @@ def plain_placements(value: DTensor) -> list[tuple[Any, ...]]:
 
 def placements_of(told: Any) -> tuple[Any, ...] | None:
     """Return the placements that :func:`plain_placements` wrote; None when there is one of another kind."""
-    makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial, "N": _NormPartial}
+    makers: dict[str, Callable[..., Any]] = {
+        "S": Shard,
+        "SS": _strided,
+        "R": Replicate,
+        "P": Partial,
+        "N": _NormPartial,
+    }
     if any(each[0] not in makers for each in told):
         return None
     return tuple(makers[each[0]](*each[1:]) for each in told)
+
+
+def _strided(dim: int, parts: int) -> _StridedShard:
+    """Return the placement of rows that FSDP2 divides once more than tensor parallel does."""
+    return _StridedShard(dim, split_factor=parts)
 
 
 def unusual_stride(value: Tensor) -> tuple[int, ...] | None:

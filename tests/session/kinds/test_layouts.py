@@ -22,6 +22,7 @@ REGULAR = [
     "optimizer: wrapped",
     "optimizer: eight_bit",
     "optimizer of its part of parameters: plain",
+    "optimizer of its part of parameters: plain, at once",
     "experts without a gradient: Adam",
     "parameter groups",
     "scheduler: ReduceLROnPlateau",
@@ -37,7 +38,7 @@ REGULAR = [
 
 def test_kinds_have_the_names_of_the_table() -> None:
     """No expectation is for a kind that is not there."""
-    assert {*REFUSED, *UNTRAINED, *REGULAR, *NOT_AT_THREE} <= {each.name for each in TRAININGS}
+    assert {*REFUSED, *UNTRAINED, *REGULAR, *NOT_AT_THREE, *NOT_AT_FOUR} <= {each.name for each in TRAININGS}
 
 
 def _require(found: list[dict[str, str]]) -> None:
@@ -50,13 +51,42 @@ def test_many_kinds_come_back_under_another_layout(tmp_path: Path) -> None:
     _require(ranks(2, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
 
 
+NOT_AT_FOUR = {
+    "optimizer: LBFGS": "torch flattens no parameter that is unevenly sharded",
+    "optimizer: LBFGS, line search": "as above",
+    "optimizer: Muon": "torch's step changes placements in place",
+    "optimizer: galore": "as above",
+}
+"""Kinds whose own step cannot go on where FSDP2 shards over four ranks, and why."""
+
+
+def _of_four() -> list[str]:
+    return [each.name for each in TRAININGS if each.name not in NOT_AT_FOUR]
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("loaded", ["hsdp", "tp_fsdp", "fsdp"])
-def test_kinds_come_back_under_a_mesh_of_two_dimensions(loaded: str, tmp_path: Path) -> None:
-    """On four ranks; from the layout that replicates parts, and from the one that divides them twice."""
-    wanted = [(saved, loaded, "shards") for saved in ("hsdp", "tp_fsdp")]
-    _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=REGULAR))
+def test_every_kind_comes_back_under_a_mesh_of_two_dimensions(loaded: str, tmp_path: Path) -> None:
+    """On four ranks; from the layouts that replicate parts, or divide them twice, and from whole parameters."""
+    wanted = [(saved, loaded, "shards") for saved in ("ddp", "hsdp", "tp_fsdp")]
+    _require(ranks(4, f"{MOVES}:cells", folder=tmp_path, wanted=wanted, names=_of_four()))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("by", "saved", "loaded"),
+    [(2, "fsdp", "hsdp"), (2, "tp", "tp_fsdp"), (4, "hsdp", "fsdp"), (4, "tp_fsdp", "tp")],
+)
+def test_every_kind_comes_back_on_a_mesh_of_another_size(
+    by: int, saved: str, loaded: str, tmp_path: Path
+) -> None:
+    """A job of two ranks goes on at four, on a mesh of two dimensions, and one of four at two."""
+    names = _of_four()
+    ranks(by, f"{MOVES}:saved_for_others", folder=tmp_path, layout=saved, loaded=loaded, names=names)
+    args = {"saved": saved, "layout": loaded, "names": names, "tier": "shards", "by": by}
+    _require(ranks(6 - by, f"{MOVES}:loaded_from_others", folder=tmp_path, **args))
 
 
 NOT_AT_THREE = {
