@@ -57,9 +57,13 @@ class ScriptedRank:
         if process.order is not None:
             Script.of(process.order).join(process.order)
 
+    def expect(self) -> None:
+        """Its end is ordered."""
+        self.expected = True
+
     def kill(self) -> None:
         """It is gone at once."""
-        self.expected = True
+        self.expect()
         self.end(-9)
 
     def terminate(self) -> bool:

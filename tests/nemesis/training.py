@@ -41,6 +41,9 @@ class RankProcess(Watched):
         self._told = on_exit
         host.children.append(self)
 
+    def _has_ended(self) -> bool:
+        return not self.alive
+
     def watch(self, on_exit: Any) -> None:
         """Whom its agent tells of its end from now on."""
         self._told = on_exit

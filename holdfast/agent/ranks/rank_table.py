@@ -104,8 +104,10 @@ class RankStatus:
     paused: bool = False
     keeps: bool = False
     """Its process may be kept when this epoch is over."""
+    leaving: bool = False
+    """It is out of its training function, and gives up what belongs to the epoch."""
     left: bool = False
-    """It is out of its training function, since the epoch is over or a peer is gone."""
+    """It has done that as well, since the epoch is over or a peer is gone."""
     joined: bool = False
     """Its process was kept, and is in this epoch."""
     spoke: bool = False
@@ -318,6 +320,9 @@ class RankTable:
 
     def _on_keeps(self, row: RankStatus, _message: dict[str, Any]) -> None:
         row.keeps = True
+
+    def _on_leaving(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.leaving = True
 
     def _on_left(self, row: RankStatus, message: dict[str, Any]) -> None:
         first, row.left = not row.left, True

@@ -257,7 +257,7 @@ class Run:
             rank: self.processes[rank] for rank in allow if rank not in self.outlived and rank not in worn
         }
         if keep:
-            self.not_kept = worn | await survivors.why_not_left(late, switch_s)
+            self.not_kept = worn | await survivors.why_not_left(late)
         else:
             self.not_kept = dict.fromkeys(late, "the playbook starts all processes again")
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from holdfast.agent import wire
+from holdfast.agent.ranks.blocked import ObservedThread
 from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_main import RankOrder
@@ -49,18 +50,30 @@ async def leave(
 ) -> dict[int, Watched]:
     """Order ranks to leave their epoch; return those that have left their training function in time.
 
-    One that has not hangs in a call that cannot be broken off.
+    One that has not hangs in a call that cannot be broken off. Where that is seen sooner it is not waited for.
     """
     asked = {
         rank: process
         for rank, process in processes.items()
         if rows[rank].keeps and not process.gone.done() and _tell(control(rank))
     }
-    await _until(lambda: all(rows[rank].left or asked[rank].gone.done() for rank in asked), within_s)
+    threads = {rank: ObservedThread(process.pid) for rank, process in asked.items()}
+
+    def waits(rank: int) -> bool:
+        row = rows[rank]
+        if row.left or asked[rank].gone.done():
+            return False
+        return row.leaving or not threads[rank].is_blocked(time.monotonic())
+
+    def over() -> bool:
+        waiting = [rank for rank in asked if waits(rank)]  # each is looked at
+        return not waiting
+
+    await _until(over, within_s)
     return {rank: asked[rank] for rank in asked if rows[rank].left and not asked[rank].gone.done()}
 
 
-async def why_not_left(processes: Mapping[int, Watched], within_s: float) -> dict[int, str]:
+async def why_not_left(processes: Mapping[int, Watched]) -> dict[int, str]:
     """Return why processes are not among those of :func:`leave`: they ended, or what their main thread is in."""
     from holdfast.agent.diagnostics import stacks  # noqa: PLC0415  (seldom needed)
 
@@ -68,7 +81,7 @@ async def why_not_left(processes: Mapping[int, Watched], within_s: float) -> dic
     dumps = await stacks.dump("here", alive, timeout_s=_STACK_S)
     found = dict.fromkeys(processes, "it ended instead of leaving its training function")
     for rank in alive:
-        found[rank] = f"it was not out of its training function after {within_s:g} s"
+        found[rank] = "it did not leave its training function in time"
         threads = {each.thread: each.frames for each in dumps if each.rank == rank and not each.child}
         if main := threads.pop("MainThread", ()):
             called = ", called by ".join(map(_at, main))

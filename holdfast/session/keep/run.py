@@ -75,6 +75,7 @@ def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
         left = _left(train, main, orders, context.epoch)
         if isinstance(left, _Done):
             return left
+        reporter.send("leaving")
         try:
             _leave()
         except CheckpointError as error:
