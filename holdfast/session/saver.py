@@ -167,15 +167,14 @@ class Saver:
         elif not stepped:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
-        if self._due.unknown:
-            self._settled(step, step_s)  # a moment's patience: this call may be the next to save
+        known = not self._due.unknown or self._settled(step, step_s)
         forced = again or self._comes_together(step)
         if self._planner.writer is None:
-            forced = True
+            forced = known = True
             if not self._planner.first(state, step, good=good and stepped):
                 return
         elif self._plans_now(number):
-            forced = True
+            forced = known = True
             if not self._plan_again(state, step):
                 vote = Vote(number, step, "", failed=True)
         if not self._due.decide(number, step, forced=forced):
@@ -184,7 +183,7 @@ class Saver:
                 self._leave_out(step)
             return
         if not vote.failed and good and stepped:
-            vote, save = self._attempt(state, number, step, everything=everything, step_s=step_s)
+            vote, save = self._attempt(state, number, step, everything=everything, known=known)
         if save is not None:
             self._newest = step
         self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
@@ -273,10 +272,10 @@ class Saver:
             self.flush(APART_S)
 
     def _settled(self, step: int, step_s: float) -> bool:
-        """Return whether the last save is over; wait a little, unless that was in vain the last time."""
+        """Return whether the last save's outcome is known; wait a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
             return self.flush(HELD_S)
-        if not (self._background.busy and self._due.unknown):
+        if not self._background.busy:
             self._patient = True
             return True
         if (patience_s := self._context.patience_s) is not None:
@@ -285,15 +284,18 @@ class Saver:
         return self._patient
 
     def _attempt(
-        self, state: Mapping[str, Any], number: int, step: int, *, everything: bool, step_s: float
+        self, state: Mapping[str, Any], number: int, step: int, *, everything: bool, known: bool
     ) -> tuple[Vote, Save | None]:
-        """Begin a save if nothing prevents it. Waits for no other rank, and raises nothing."""
+        """Begin a save if nothing prevents it. Waits for no other rank, and raises nothing.
+
+        ``known``: what became of the last save, which may be the newest one that all ranks have.
+        """
         writer = self._planner.writer
         assert writer is not None
         plan = writer.layout.plan
         # Of a rank that is gone it is not known whether the others call the last save common: it stays, and so does the
         # one before it.
-        may_save = not self._gone and self._settled(step, step_s) and not self._agenda.pending
+        may_save = known and not self._gone and not self._agenda.pending
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
