@@ -37,7 +37,9 @@ def is_transparent(value: Tensor) -> bool:
 
 def attributes_of(value: Tensor) -> dict[str, Any]:
     """Return what a script has noted at a tensor, by attribute; a class of its own has ways to list its parts."""
-    held: dict[str, Any] = {} if hasattr(value, "__tensor_flatten__") else getattr(value, "__dict__", {})
+    if hasattr(value, "__tensor_flatten__") or hasattr(value, "__create_write_items__"):
+        return {}
+    held: dict[str, Any] = getattr(value, "__dict__", {})
     return {name: each for name, each in held.items() if not name.startswith(_NOTES_OF_TORCH)}
 
 
