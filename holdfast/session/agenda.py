@@ -29,11 +29,6 @@ class Agenda:
             return self._calls
 
     @property
-    def calls(self) -> int:
-        """Calls made."""
-        return self._calls
-
-    @property
     def rejects(self) -> bool:
         """Whether this rank's next vote rejects the proposal."""
         return self._rejects

@@ -82,8 +82,6 @@ class Result:
     """The newest call that a rank voted on."""
     same_call: bool = True
     same_step: bool = True
-    mixed: bool = False
-    """Some saved and some skipped."""
     skipped: bool = False
     """A rank skipped it: nothing speaks against the next call."""
     failed: bool = False
@@ -199,7 +197,6 @@ class Group:
             call=highest[0],
             same_call=same[0],
             same_step=same[1],
-            mixed=bool(saved and skipped),
             skipped=bool(skipped),
             failed=bool(failed),
             needs_plan=bool(needs_plan) or not all(equal),

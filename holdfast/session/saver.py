@@ -354,15 +354,14 @@ class Saver:
         )
         heard = self._tell(told, save)
         while heard and (missed := self._due.missed()) is not None:
-            number, step = missed
-            heard = self._tell(replace(self._left_out(told), number=number, step=step), None)
+            heard = self._tell(self._left_out(*missed, told), None)
 
-    def _left_out(self, told: Vote) -> Vote:
+    def _left_out(self, number: int, step: int, told: Vote) -> Vote:
         """Return the vote on a call that was due, and past when this rank heard of that."""
         return Vote(
-            number=0,
-            step=0,
-            plan=told.plan,
+            number,
+            step,
+            told.plan,
             skipped=True,
             late=self._own.late(time.monotonic()),
             calls=self._due.decided,

@@ -7,6 +7,8 @@ reports that to all that wait for the connection, but not to a sender whose mess
 
 from __future__ import annotations
 
+from holdfast.agent.ranks import proc
+
 BLOCKED_S = 1.0
 """A main thread that slept for so long without a break, though signals came, is in a call that nothing ends."""
 _EVERY_S = 0.05
@@ -34,9 +36,5 @@ class ObservedThread:
 
 def used(pid: int) -> tuple[bytes, int] | None:
     """Return state and processor time (clock ticks) of a process's main thread; None: there is no such process."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[11]) + int(fields[12])
+    _, fields = proc.stat(pid, thread=pid)
+    return (fields[0], int(fields[11]) + int(fields[12])) if fields else None

@@ -61,13 +61,14 @@ def look(pid: int) -> KnownProcess | None:
     )
 
 
-def stat(pid: int) -> tuple[bytes, list[bytes]]:
+def stat(pid: int, thread: int | None = None) -> tuple[bytes, list[bytes]]:
     """Return the kernel's record of a process: its name, and the fields after it; no fields: there is no such process.
 
-    The fields are state, ppid, ...; the 20th is starttime.
+    The fields are state, ppid, ...; the 20th is starttime. ``thread``: the record of one of its threads.
     """
+    part = "" if thread is None else f"/task/{thread}"
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{pid}{part}/stat", "rb") as file:
             name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
     except OSError:
         return b"", []
