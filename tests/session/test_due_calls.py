@@ -63,7 +63,11 @@ class Training:
             self._meet()
             for rank in self.ranks:
                 rank.hear(number - 1 + part / _PARTS)
-        for at, rank in enumerate(self.ranks):
+        # One that must save waits for its last outcome, and so for the votes of those that know theirs.
+        for at in sorted(range(len(self.ranks)), key=lambda at: self.ranks[at].due.unknown):
+            rank = self.ranks[at]
+            if at in forced and rank.due.unknown:
+                self.wait()
             known = not rank.due.unknown
             if rank.due.decide(number, number, forced=at in forced):
                 rank.vote(number, number, saves=known)
