@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,14 +26,14 @@ DIGITS = 5
 
 
 def sockets() -> int:
-    folder = Path("/proc/self/fd")
-    return sum(
-        os.readlink(folder / each).startswith("socket:") for each in os.listdir(folder) if _there(each)
-    )
+    return sum(_is_socket(each) for each in Path("/proc/self/fd").iterdir())
 
 
-def _there(name: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{name}")
+def _is_socket(descriptor: Path) -> bool:
+    try:
+        return os.readlink(descriptor).startswith("socket:")
+    except FileNotFoundError:  # the listing's own, or one that a thread of torch has closed since
+        return False
 
 
 def rank_main(rank: int, ports: tuple[int, int]) -> None:
@@ -64,12 +66,22 @@ def rank_main(rank: int, ports: tuple[int, int]) -> None:
 
 
 def main() -> None:
-    ports, pids = os.pipe(), []
+    ports, pids = os.pipe(), set[int]()
     for rank in range(WORLD):
         if (pid := os.fork()) == 0:
-            rank_main(rank, ports)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * WORLD
+            try:
+                rank_main(rank, ports)
+            finally:  # a rank that raised must not go on as the parent does
+                traceback.print_exc()
+                os._exit(1)
+        pids.add(pid)
+    while pids:
+        pid, status = os.wait()
+        pids.remove(pid)
+        if status:  # the others would wait for it
+            for each in pids:
+                os.kill(each, signal.SIGKILL)
+            sys.exit(f"a rank ended with status {status}")
 
 
 main()
