@@ -1,7 +1,8 @@
 """The copy of one save: tensor bytes from where training keeps them into their places in a shard file.
 
-In host memory a thread copies in the order of the file, so that it can take the digest of each stretch while it
-is still in the cache; a thread that has to wait for the copy helps from the other end. From CUDA devices the copy runs
+In host memory a thread copies small tensors first, then the others in the order of the file, so that it can take the
+digest of each stretch while it is still in the cache. A thread that has to wait for the copy does not wait for a
+processor to become free for the other: it copies what that has not begun, and helps from the other end. From CUDA devices the copy runs
 on a stream of its own into pinned pages (ByteRobust section 7: copies on their own stream during the next forward and
 backward; the optimizer step waits only for the own rank's copy).
 """
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.save.slot_lock import LockedMap
 
 STRETCH_BYTES = 4 << 20
@@ -83,13 +85,19 @@ class Transfer:
         self._first, self._last = 0, len(self._stretches)
         self._left = len(self._stretches) + 1
         self._lock = threading.Lock()
+        self._begun_together = False
+        self._copied_together = threading.Event()
+        self._error: BaseException | None = None
+        """Of small tensors, from whichever thread copied them: :meth:`run` raises it."""
         self._copied = threading.Event()
         self._device = device.start(route.on_device) if device is not None and route.on_device else None
 
     def run(self, reached: Callable[[int], None]) -> None:
         """Copy everything; ``reached(end)`` is called as the file gets complete from its beginning up to ``end``."""
-        copy_all(self._targets, self._together)
-        self._finished()
+        self._copy_together()
+        self._copied_together.wait()
+        if self._error is not None:
+            raise CheckpointError(f"the copy failed: {self._error!r}") from self._error
         digested = reached if self._device is None else None
         while (stretch := self._take(first=True)) is not None:
             _copy(stretch, digested)
@@ -121,9 +129,28 @@ class Transfer:
         return self._changed or []
 
     def _help(self) -> None:
+        self._copy_together()
         while (stretch := self._take(first=False)) is not None:
             _memmove(stretch.target, stretch.source, stretch.nbytes)
             self._finished()
+
+    def _copy_together(self) -> None:
+        """Copy the small tensors, unless another thread does."""
+        with self._lock:
+            begun, self._begun_together = self._begun_together, True
+        if begun:
+            return
+        try:
+            copy_all(self._targets, self._together)
+        except BaseException as error:
+            self._error = error
+            self._copied.set()
+            if not isinstance(error, Exception):  # a signal's, in the thread that trains
+                raise
+        else:
+            self._finished()
+        finally:
+            self._copied_together.set()
 
     def _take(self, *, first: bool) -> _Stretch | None:
         with self._lock:

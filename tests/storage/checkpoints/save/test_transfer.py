@@ -1,0 +1,83 @@
+"""Copies of one save by two threads: the one that trains never waits for one that has not begun."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.save import transfer
+from holdfast.storage.checkpoints.save.transfer import SMALL_BYTES, STRETCH_BYTES, Route, TensorMove, Transfer
+
+pytestmark = pytest.mark.torch
+
+
+def moves(*sizes: int) -> list[TensorMove]:
+    """Moves of random bytes, one behind the other in a file."""
+    made, offset = [], 0
+    for nbytes in sizes:
+        source = torch.randint(0, 255, (nbytes,), dtype=torch.uint8)
+        made.append(TensorMove(source, torch.zeros_like(source), offset))
+        offset += nbytes
+    return made
+
+
+MIXED = (100, SMALL_BYTES, 3 * SMALL_BYTES, 1, 2 * STRETCH_BYTES + 7)
+
+
+def test_a_thread_that_waits_copies_what_the_other_has_not_begun() -> None:
+    made = moves(*MIXED)
+    copied = Transfer(Route(made))
+    expected = [each.source.clone() for each in made]
+    copied.wait()
+    for each in made:
+        each.source.zero_()
+    reached: list[int] = []
+    copied.run(reached.append)
+    assert all(torch.equal(each.target, was) for each, was in zip(made, expected, strict=True))
+    assert copied.changed == []
+
+
+@pytest.mark.parametrize("waits", [1, 3])
+def test_threads_that_copy_at_once_copy_everything_once(waits: int) -> None:
+    for _ in range(50):
+        made = moves(*MIXED)
+        copied = Transfer(Route(made))
+        threads = [threading.Thread(target=copied.wait) for _ in range(waits)]
+        for each in threads:
+            each.start()
+        copied.run(lambda _: None)
+        for each in threads:
+            each.join()
+        assert all(torch.equal(each.target, each.source) for each in made)
+
+
+def failing(error: BaseException) -> Callable[..., None]:
+    """A copy that raises."""
+
+    def copy_all(*_: object) -> None:
+        raise error
+
+    return copy_all
+
+
+def test_a_copy_that_fails_where_training_waits_fails_the_save_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = Transfer(Route(moves(*MIXED)))
+    monkeypatch.setattr(transfer, "copy_all", failing(RuntimeError("no memory")))
+    copied.wait()
+    with pytest.raises(CheckpointError, match="no memory"):
+        copied.run(lambda _: None)
+
+
+def test_an_interrupt_of_the_training_thread_leaves_no_thread_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied = Transfer(Route(moves(*MIXED)))
+    monkeypatch.setattr(transfer, "copy_all", failing(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        copied.wait()
+    with pytest.raises(CheckpointError, match="KeyboardInterrupt"):
+        copied.run(lambda _: None)
