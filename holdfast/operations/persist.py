@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from holdfast.agent.client import AgentClient
 from holdfast.errors import CheckpointError, HoldfastError
@@ -98,23 +99,36 @@ async def _order(
     states: Mapping[str, AgentState],
     bound: int | None,
 ) -> int | None:
-    save = triggered(ctx, job, states, bound)
-    if save is None:
-        return None
+    """Order it; where a machine is gone since it answered, order what the others hold. Return the step, or None.
 
-    async def order(agent: AgentClient, machine: Machine) -> None:
-        await agent.persist(
-            Persist(
-                job=job.name,
-                epoch=job.epoch,
-                incarnation=machine.incarnation,
-                step=save.step,
-                shard_epoch=save.epoch,
-                world_size=save.world_size,
-                ranks=save.uploads[machine.name],
-            )
+    Raises:
+        HoldfastError: of a machine without which no step is complete.
+    """
+    left, errors = dict(states), list[HoldfastError]()
+    while (save := triggered(ctx, job, left, bound)) is not None:
+        asked = [machine for machine in machines if machine.name in save.uploads]
+        answers = await fleet.ask(ctx, asked, partial(_order_of_one, job, save))
+        failed = {name: answer for name, answer in answers.items() if isinstance(answer, HoldfastError)}
+        if not failed:
+            return save.step
+        errors += failed.values()
+        left = {name: state for name, state in left.items() if name not in failed}
+    if errors:  # a machine that is gone may come back with what it holds; a refusal is final
+        raise next((each for each in errors if not isinstance(each, CheckpointError)), errors[0])
+    return None
+
+
+async def _order_of_one(
+    job: Job, save: triggered_save.TriggeredSave, agent: AgentClient, machine: Machine
+) -> None:
+    await agent.persist(
+        Persist(
+            job=job.name,
+            epoch=job.epoch,
+            incarnation=machine.incarnation,
+            step=save.step,
+            shard_epoch=save.epoch,
+            world_size=save.world_size,
+            ranks=save.uploads[machine.name],
         )
-
-    asked = [machine for machine in machines if machine.name in save.uploads]
-    fleet.all_or_raise(await fleet.ask(ctx, asked, order))
-    return save.step
+    )

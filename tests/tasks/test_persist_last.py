@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ class Agents:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.silent: set[str] = set()
+        self.dying: set[str] = set()
+        """They answer, and are gone when the order comes."""
+        self.copies: dict[str, tuple[int, ...]] = {}
+        """Ranks whose shards a machine keeps for others."""
         self.refuses = False
         self.orders: list[tuple[str, int, tuple[int, ...]]] = []
         monkeypatch.setattr(Context, "agent", lambda _, machine: Agent(self, machine))
@@ -39,19 +44,25 @@ class Agent:
     async def state(self) -> AgentState:
         if self._name in self._all.silent:
             raise SilentError("no answer")
-        shard = Shard(
-            job=JOB,
-            rank=int(self._name[1:]),
-            step=7,
-            epoch=1,
-            machine=self._name,
-            tier=Tier.MEMORY,
-            nbytes=1,
-            digest="d",
-        )
-        return AgentState(machine=self._name, incarnation="i1", shards=(shard,))
+        return AgentState(machine=self._name, incarnation="i1", shards=tuple(self._shards()))
+
+    def _shards(self) -> Iterator[Shard]:
+        own = int(self._name[1:])
+        for rank in (own, *self._all.copies.get(self._name, ())):
+            yield Shard(
+                job=JOB,
+                rank=rank,
+                step=7,
+                epoch=1,
+                machine=self._name,
+                tier=Tier.MEMORY if rank == own else Tier.PEER,
+                nbytes=1,
+                digest="d",
+            )
 
     async def persist(self, order: Persist) -> None:
+        if self._name in self._all.dying:
+            raise SilentError("connection refused")
         if self._all.refuses:
             raise CheckpointError("no .metadata here")
         self._all.orders.append((self._name, order.step, order.ranks))
@@ -93,6 +104,19 @@ async def test_an_agent_without_an_answer_is_asked_again(ctx: Context, agents: A
     agents.silent = set()
     assert not await persist_last(ctx, JOB)
     assert len(agents.orders) == 2
+
+
+async def test_a_machine_that_dies_before_its_order_is_stood_in_for(ctx: Context, agents: Agents) -> None:
+    """Another one keeps a copy of what it had: the step reaches S3 all the same."""
+    agents.dying, agents.copies = {"m0"}, {"m1": (0,)}
+    assert not await persist_last(ctx, JOB)
+    assert agents.orders == [("m1", 7, (1,)), ("m1", 7, (0, 1))]
+
+
+async def test_without_a_copy_it_is_asked_again(ctx: Context, agents: Agents) -> None:
+    """A machine that is gone may come back with what it holds, also where the other one refuses."""
+    agents.dying, agents.refuses = {"m0"}, True
+    assert not await persist_last(ctx, JOB)
 
 
 async def test_a_refusal_is_final(ctx: Context, agents: Agents) -> None:
