@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.savepoints import Savepoints
     from holdfast.session import Part, Session, run
     from holdfast.storage.checkpoints.format.flat import flat_shards
 
 __version__ = "0.1.0"
-__all__ = ["Part", "Session", "__version__", "flat_shards", "run"]
+__all__ = ["Part", "Savepoints", "Session", "__version__", "flat_shards", "run"]
 
 # An archive tool that flattens symbolic links leaves small text files where these folders should be.
 _LINKED = ("flows", "tasks", "policies", "storage", "deployments")
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> object:
         from holdfast import session  # noqa: PLC0415  (kept out of `import holdfast`)
 
         return getattr(session, name)
+    if name == "Savepoints":
+        from holdfast.savepoints import Savepoints  # noqa: PLC0415  (as above)
+
+        return Savepoints
     if name == "flat_shards":
         from holdfast.storage.checkpoints.format.flat import flat_shards  # noqa: PLC0415  (imports torch)
 
