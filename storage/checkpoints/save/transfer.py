@@ -2,9 +2,10 @@
 
 In host memory a thread copies small tensors first, then the others in the order of the file, so that it can take the
 digest of each stretch while it is still in the cache. A thread that has to wait for the copy does not wait for a
-processor to become free for the other: it copies what that has not begun, and helps from the other end. From CUDA devices the copy runs
-on a stream of its own into pinned pages (ByteRobust section 7: copies on their own stream during the next forward and
-backward; the optimizer step waits only for the own rank's copy).
+processor to become free for the other: it copies what that has not begun, and helps from the other end.
+
+From CUDA devices the copy runs on a stream of its own into pinned pages (ByteRobust section 7: copies on their own
+stream during the next forward and backward; the optimizer step waits only for the own rank's copy).
 """
 
 from __future__ import annotations
