@@ -24,6 +24,7 @@ from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
+from holdfast.deployments.gateway.fleet import role_times
 from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
 from holdfast.deployments.gateway.fleet.held import Held
 from holdfast.deployments.gateway.fleet.locations import Locations
@@ -212,6 +213,7 @@ class Gateway:
             Loop("repairs", self.repairs.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
             Loop("roles", self.roles.tick, TICK_S),
+            Loop("role times", self.roles.times.tick, role_times.TICK_S),
             Loop("sizes", self.sizes.tick, 2.0),
             Loop("times", self.times.tick, TIMES_S),
         ):
@@ -284,7 +286,10 @@ class Gateway:
             metrics.job_epoch.labels(job.name).set(job.epoch)
         metrics.role_replicas.clear()
         metrics.role_running.clear()
+        metrics.role_share.clear()
         for job in fleet.jobs.values():
             for role in self.roles.view(job):
                 metrics.role_replicas.labels(job.name, role["name"]).set(role["replicas"])
                 metrics.role_running.labels(job.name, role["name"]).set(role["running"])
+                if role["share"] is not None:
+                    metrics.role_share.labels(job.name, role["name"]).set(role["share"])

@@ -45,6 +45,9 @@ class Metrics:
         self.job_epoch = self._gauge("job_epoch", "Newest epoch of a job.", "job")
         self.role_replicas = self._gauge("role_replicas", "Replicas that a role is to have.", "job", "role")
         self.role_running = self._gauge("role_running", "Replicas of a role that run.", "job", "role")
+        self.role_share = self._gauge(
+            "role_share", "Time that a role's replicas ran, of the time that they were wanted.", "job", "role"
+        )
         self.job_ettr = self._gauge(
             "job_ettr",
             "Productive over wall-clock time: of the job's life, and in the window.",

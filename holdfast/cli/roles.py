@@ -13,13 +13,14 @@ def show(jobs: Iterable[Mapping[str, Any]]) -> None:
     rows = [(job["name"], role) for job in jobs for role in job.get("roles", ())]
     if not rows:
         return
-    columns = ("JOB", "ROLE", "KIND", "RUNNING", "RESTARTS", "STATE")
+    columns = ("JOB", "ROLE", "KIND", "RUNNING", "RAN", "RESTARTS", "STATE")
     lines = [
         (
             name,
             role["name"],
             role["kind"],
             f"{role['running']} of {role['replicas']}",
+            _percent(role.get("share")),
             role["restarts"],
             state(role),
         )
@@ -30,6 +31,10 @@ def show(jobs: Iterable[Mapping[str, Any]]) -> None:
         for place in role["places"]:
             if place["phase"] == "failed":
                 say(f"{name}: {role['name']} {place['index']} needs a person: {place['why']}")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def state(role: Mapping[str, Any]) -> str:

@@ -279,3 +279,15 @@ class ReplicaState(Frozen):
     """When this run of it began (Unix seconds)."""
     why: str = ""
     """How its last run ended."""
+
+
+class RoleTime(Frozen):
+    """Replica-seconds of a role since its job was submitted: two replicas that ran for a minute are 120."""
+
+    wanted_s: float = Field(0.0, ge=0)
+    running_s: float = Field(0.0, ge=0)
+
+    @property
+    def share(self) -> float | None:
+        """Running over wanted, 0 to 1; None: none was wanted so far."""
+        return self.running_s / self.wanted_s if self.wanted_s else None

@@ -1,32 +1,50 @@
-"""Places of the replicas of jobs' roles, and the highest generation of each: one fact per job."""
+"""Replicas of jobs' roles: where they belong, the highest generation of each, and how long they ran."""
 
 from __future__ import annotations
 
-from holdfast.models.roles import PlacesOfJob
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter
+
+from holdfast.models.roles import PlacesOfJob, RoleTime
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import MetaRow
+
+_TIMES = TypeAdapter(dict[str, RoleTime])
 
 
 class Places(Connection):
     """Read by a gateway when it begins to lead; it answers from memory then."""
 
-    @repeat_on_conflict
     def set_places(self, job: str, places: PlacesOfJob) -> None:
         """Record where the replicas of ``job`` belong."""
-        with self._write() as session:
-            row = session.get(MetaRow, _key(job), with_for_update=True)
-            if row is None:
-                session.add(MetaRow(key=_key(job), value=places.model_dump_json()))
-                session.flush()
-            else:
-                row.value = places.model_dump_json()
+        self._put(f"places:{job}", places.model_dump_json())
 
     def places(self, job: str) -> PlacesOfJob:
         """Return where the replicas of ``job`` belong; nothing, when it never had any."""
+        told = self._told(f"places:{job}")
+        return PlacesOfJob.model_validate_json(told) if told else PlacesOfJob()
+
+    def set_role_times(self, job: str, times: Mapping[str, RoleTime]) -> None:
+        """Record how long the replicas of each role were wanted and ran."""
+        self._put(f"role_times:{job}", _TIMES.dump_json(dict(times)).decode())
+
+    def role_times(self, job: str) -> dict[str, RoleTime]:
+        """Return how long the replicas of each role were wanted and ran, by role."""
+        told = self._told(f"role_times:{job}")
+        return _TIMES.validate_json(told) if told else {}
+
+    @repeat_on_conflict
+    def _put(self, key: str, value: str) -> None:
+        with self._write() as session:
+            row = session.get(MetaRow, key, with_for_update=True)
+            if row is None:
+                session.add(MetaRow(key=key, value=value))
+                session.flush()
+            else:
+                row.value = value
+
+    def _told(self, key: str) -> str | None:
         with self._read() as session:
-            row = session.get(MetaRow, _key(job))
-            return PlacesOfJob.model_validate_json(row.value) if row else PlacesOfJob()
-
-
-def _key(job: str) -> str:
-    return f"places:{job}"
+            row = session.get(MetaRow, key)
+            return row.value if row else None

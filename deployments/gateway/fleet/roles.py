@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from holdfast.deployments.gateway.fleet import role_incidents
 from holdfast.deployments.gateway.fleet.role_plans import plans
+from holdfast.deployments.gateway.fleet.role_times import RoleTimes
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
@@ -57,6 +58,7 @@ class Roles:
         self._starting: dict[str, int] = {}
         """Jobs whose trainer is being started by a person, and its epoch up to then."""
         self._ruling = asyncio.Lock()
+        self.times = RoleTimes(site, self.running)
 
     async def resume(self) -> None:
         """Read the ledger again: another gateway may have led meanwhile."""
@@ -67,6 +69,7 @@ class Roles:
         self._given.clear()
         self._plans, self._planned = {}, {}
         self._looked = False
+        self.times.resume()
 
     def observe(self, beat: Heartbeat) -> None:
         """Take what an admitted machine reports of its replicas."""
@@ -134,6 +137,7 @@ class Roles:
                     known = known.with_role(role, ())
                 await asyncio.to_thread(self._site.ledger.set_places, name, known)
             self._places[name] = known
+            await self.times.submitted(name)
 
     async def scale(self, job: Job, role: str, replicas: int) -> Job:
         """Give a role another number of replicas.
@@ -184,9 +188,26 @@ class Roles:
         roles = self._site.fleet.jobs[name].spec.roles
         return waits_for(roles, TRAINER, decided.ready if decided is not None else ())
 
+    def running(self) -> Iterator[tuple[Job, Counter[str]]]:
+        """Yield the jobs whose replicas are to run, with how many run by role."""
+        for name, decided in self._decided.items():
+            if (job := self._site.fleet.jobs.get(name)) is None:
+                continue
+            reports = (
+                (each.role, self._report(each.machine, job, *key_of(each))) for each in decided.places.places
+            )
+            yield (
+                job,
+                Counter(
+                    role
+                    for role, report in reports
+                    if report is not None and report.phase is ReplicaPhase.RUNNING
+                ),
+            )
+
     def view(self, job: Job) -> list[dict[str, Any]]:
         """Return the roles of a job as people see them."""
-        decided, found = self._decided.get(job.name), []
+        decided, times, found = self._decided.get(job.name), self.times.of(job.name), []
         for name, role in job.spec.roles.items():
             if name == TRAINER:
                 continue
@@ -210,6 +231,7 @@ class Roles:
                     "restarts": sum(row["restarts"] for row in rows),
                     "waits_for": list(decided.waits.get(name, ())) if decided is not None else [],
                     "unplaced": len(decided.unplaced.get(name, ())) if decided is not None else 0,
+                    "share": times[name].share if name in times else None,
                     "places": rows,
                 }
             )

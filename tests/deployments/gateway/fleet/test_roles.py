@@ -406,3 +406,40 @@ async def test_a_job_without_room_for_its_roles_is_refused(kit: Kit) -> None:
     told = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}, status=409)
     assert "roles.rollout.replicas = 0: expected at least 1" in str(told)
     assert kit.ledger.jobs() == []
+
+
+async def test_the_time_that_replicas_ran_is_counted_of_the_time_that_they_were_wanted(kit: Kit) -> None:
+    """Also by the next gateway that leads; not by a job that is submitted anew under the name."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    times = kit.gateway.roles.times
+
+    async def pass_s(seconds: int) -> None:
+        for _ in range(seconds):
+            kit.clock.advance(1.0)
+            await times.tick()
+
+    await times.tick()
+    machines.run("m0")
+    await machines.beat("m0")
+    await pass_s(30)  # one of two runs
+    machines.run("m1")
+    await machines.beat("m1")
+    await pass_s(30)
+    (role,) = kit.gateway.roles.view(kit.ledger.job(JOB))
+    assert role["share"] == pytest.approx(0.75)
+    await kit.gateway._refresh()
+    assert (
+        f'holdfast_role_share{{job="{JOB}",role="rollout"}} 0.75'
+        in kit.gateway.site.metrics.render().decode()
+    )
+    kit.clock.advance(1_000.0)  # seen by nobody
+    await times.tick()
+    await kit.gateway.roles.resume()
+    await machines.beat("m0", "m1")
+    await times.tick()
+    assert times.of(JOB)["rollout"].share == pytest.approx(0.75, abs=0.09), (
+        "all but the last seconds are in the ledger"
+    )
+    await kit.gateway.roles.submitted(JOB)
+    assert times.of(JOB) == {}
+    assert kit.ledger.role_times(JOB) == {}
