@@ -6,6 +6,7 @@
     roles.addresses("rollout")                  # {0: "10.0.0.4:4001", 2: "10.0.0.5:4001"}
     roles.wait_for("cache")                     # until one is there
     for members in roles.watch("rollout"): ...  # at each change
+    roles.alive()                               # in each turn of its loop: else it is taken to hang
 
 All of it reads and writes files of the machine's agent: no call waits for the network. Without an agent there are
 no members, and an announcement does nothing.
@@ -58,8 +59,18 @@ def announce(port: int) -> None:
     folder = os.environ.get(ENV_FOLDER)
     if not folder:
         return
-    name = f"{role()}-{index()}-{os.environ.get(ENV_GENERATION, '0')}"
-    written(Path(folder) / ANNOUNCED / f"{name}.json", {"port": port, "pid": os.getpid()})
+    written(Path(folder) / ANNOUNCED / f"{_name()}.json", {"port": port, "pid": os.getpid()})
+
+
+def alive() -> None:
+    """Note that this process makes progress: with ``restart.silent_s`` in its role, one that hangs is started again.
+
+    Cheap; call it in each turn of the main loop. It counts from the first call on: a long start is no silence.
+    """
+    if folder := os.environ.get(ENV_FOLDER):
+        path = Path(folder) / ANNOUNCED / f"{_name()}.alive"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
 
 
 def addresses(of: str) -> dict[int, str]:
@@ -109,6 +120,10 @@ def read(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def _name() -> str:
+    return f"{role()}-{index()}-{os.environ.get(ENV_GENERATION, '0')}"
 
 
 def _members() -> list[dict[str, Any]]:

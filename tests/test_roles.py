@@ -38,6 +38,17 @@ def test_a_process_knows_itself_and_announces_its_port(files: RoleFiles) -> None
         roles.announce(0)
 
 
+def test_a_process_says_that_it_makes_progress(files: RoleFiles) -> None:
+    assert files.alive_at("rl", "rollout", 3, 2) == 0
+    roles.alive()
+    first = files.alive_at("rl", "rollout", 3, 2)
+    assert first > 0
+    while files.alive_at("rl", "rollout", 3, 2) == first:  # as coarse as the file system's clock
+        roles.alive()
+    files.withdraw("rl", "rollout", 3, 2)
+    assert files.alive_at("rl", "rollout", 3, 2) == 0
+
+
 def test_members_are_those_of_one_role(files: RoleFiles) -> None:
     """As they are now."""
     assert roles.addresses("cache") == {}

@@ -69,6 +69,10 @@ class Restart(Given):
         2, ge=0, description="Machines that it is tried on after the first; then a person is asked."
     )
     per_hour: int = Field(0, ge=0, description="Restarts of one replica within an hour; 0: any number.")
+    silent_s: Duration = Field(
+        0.0,
+        description="Seconds without roles.alive(), once it was called, after which a run is ended; 0: never.",
+    )
 
     @model_validator(mode="after")
     def _pauses_grow(self) -> Restart:

@@ -27,6 +27,13 @@ roles.announce(4000 + roles.index())
 for members in roles.watch("cache"):
     print("cache", members, flush=True)
 """
+HANGS = """
+import signal
+from holdfast import roles
+roles.announce(4000 + roles.index())
+roles.alive()
+signal.pause()
+"""
 FAILS = "raise SystemExit(3)\n"
 RESTART = Restart(pause_s=0.05, longest_pause_s=0.1, failures=3)
 
@@ -103,6 +110,14 @@ def test_a_replica_that_is_killed_starts_again_alone(roles: Roles) -> None:
     assert after["rollout", 0].address.endswith(":4000")
     assert after["rollout", 0].failures == 0
     assert not psutil.pid_exists(left)
+
+
+def test_a_replica_that_hangs_is_started_again(roles: Roles) -> None:
+    """It runs, can be reached, and makes no progress; the reason is told."""
+    roles.agent.script(roles.job, HANGS)
+    roles.plan(order("rollout", 0, restart=RESTART.model_copy(update={"silent_s": 0.5})))
+    found = roles.until(lambda found: found and found["rollout", 0].restarts >= 1, "it is started again")
+    assert found["rollout", 0].why.startswith("no roles.alive() for ")
 
 
 def test_processes_learn_of_changes(roles: Roles) -> None:

@@ -45,13 +45,24 @@ class RoleFiles:
         port = told.get("port") if isinstance(told, dict) else None
         return authority(self._host, port) if isinstance(port, int) else ""
 
+    def alive_at(self, job: str, role: str, index: int, generation: int) -> int:
+        """Return when a process last reported progress, in nanoseconds of the file system; 0: never."""
+        try:
+            return self._alive(job, role, index, generation).stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def withdraw(self, job: str, role: str, index: int, generation: int) -> None:
-        """Remove the announcement of a process that ended."""
-        with contextlib.suppress(OSError):
-            self._announcement(job, role, index, generation).unlink()
+        """Remove what a process that ended has announced."""
+        for path in (self._announcement, self._alive):
+            with contextlib.suppress(OSError):
+                path(job, role, index, generation).unlink()
 
     def _announcement(self, job: str, role: str, index: int, generation: int) -> Path:
         return self._root / job / roles.ANNOUNCED / f"{role}-{index}-{generation}.json"
+
+    def _alive(self, job: str, role: str, index: int, generation: int) -> Path:
+        return self._announcement(job, role, index, generation).with_suffix(".alive")
 
     def forget(self, job: str) -> None:
         """Remove the files of a job."""

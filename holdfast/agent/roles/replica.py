@@ -19,6 +19,7 @@ from holdfast.agent.ranks.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.agent.roles.files import RoleFiles
+from holdfast.agent.roles.silence import Silence
 from holdfast.models.roles import Replica, ReplicaPhase, ReplicaState
 from holdfast.policies.roles import restart
 
@@ -177,9 +178,10 @@ class Supervised:
             await self._begun(process)
         finally:
             means.starts.release()
+        hung = await self._until_gone(process)
         status = await process.gone
         announced = bool(means.files.address(self.job, order.role, order.index, order.generation))
-        self.why = f"signal {-status}" if status < 0 else f"exit status {status}"
+        self.why = hung or (f"signal {-status}" if status < 0 else f"exit status {status}")
         return restart.ReplicaEnd(time.monotonic() - began, status, announced)
 
     async def _turn(self) -> bool:
@@ -204,6 +206,20 @@ class Supervised:
             if self._means.files.address(self.job, order.role, order.index, order.generation):
                 return
             await asyncio.wait((process.gone,), timeout=LOOK_S)
+
+    async def _until_gone(self, process: Watched) -> str:
+        """Wait for the end of a process; end one that hangs, and return why it was taken to."""
+        order, silent = self.order, Silence(self.order.restart.silent_s)
+        while order.restart.silent_s and not process.gone.done():
+            await asyncio.wait((process.gone,), timeout=silent.look_s)
+            if silent.over(
+                self._means.files.alive_at(self.job, order.role, order.index, order.generation),
+                time.monotonic(),
+            ):
+                _log.warning("%s: %s: it is started again", self.name, silent.why)
+                await stop([process])
+                return silent.why
+        return ""
 
     async def _clean(self) -> None:
         """End what the process left behind, and withdraw its address."""
