@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -62,7 +63,10 @@ def site(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         try:
             wait_for("the control plane is up", lambda: log.exists() and "\nup: " in log.read_text(), 400)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{log.read_text() if log.exists() else 'no log'}") from None
+            told = log.read_text() if log.exists() else "no log"
+            with suppress(Exception):  # as much of it as is up
+                told += f"\n{Site(home).evidence()}"
+            raise AssertionError(f"{error}\n{told}") from None
         yield Site(home)
         slurm_cluster.ask("scancel", "--batch", "--signal=TERM", job)
         wait_for("it is down, with its machines", lambda: not slurm_cluster.ask("squeue", "-h", "-o", "%A"))
