@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
 from holdfast.errors import RefusedError, StaleError, UnknownError
+from holdfast.models.alert import IncidentState
 from holdfast.models.history import StateChange
 from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
-from holdfast.storage.ledger.schema import JobRow, MachineRow, StateChangeRow
+from holdfast.storage.ledger.schema import IncidentRow, JobRow, MachineRow, StateChangeRow
+
+REPLACED = "the job was submitted again"
 
 
 class _Look(NamedTuple):
@@ -35,7 +38,7 @@ class Jobs(Connection):
         """Record a submitted job: ``paused``, without machines, until it is launched.
 
         A job of that name that has ended is replaced; its epochs go on counting, so that whatever is left of
-        the old one stays fenced.
+        the old one stays fenced. Its open incidents are dismissed: their playbooks would act on the new one.
 
         Raises:
             RefusedError: a job of that name has not ended.
@@ -59,6 +62,11 @@ class Jobs(Connection):
             row.submitted_at = self._clock.now()
             row.done_at = None
             row.submitted_epoch = row.epoch
+            session.execute(
+                update(IncidentRow)
+                .where(IncidentRow.job == spec.name, IncidentRow.state == IncidentState.OPEN)
+                .values(state=IncidentState.DISMISSED, summary=REPLACED, closed_at=row.submitted_at)
+            )
             return row.to(Job)
 
     def job(self, name: str) -> Job:

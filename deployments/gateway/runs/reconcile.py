@@ -152,6 +152,12 @@ class Reconciler:
 
     async def _again(self, incident: Incident, why: str) -> None:
         ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
+        if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.STOPPED:
+            # The gateway that stopped it did not come to close the incident, or the site was shut down.
+            await asyncio.to_thread(
+                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
+            )
+            return
         actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
         spent = attempts_spent(incident, actions)
         if spent >= limit:
@@ -173,12 +179,6 @@ class Reconciler:
         """
         log.error("%s: %s", incident.id, why)
         job = await asyncio.to_thread(self._site.ledger.job, incident.job)
-        if job.state is JobState.STOPPED:
-            # The gateway that stopped it did not come to close the incident.
-            await asyncio.to_thread(
-                self._site.ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
-            )
-            return
         if waits.beside(incident.incident_class, job.state):
             await asyncio.to_thread(
                 self._site.ledger.set_incident,

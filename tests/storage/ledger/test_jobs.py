@@ -2,11 +2,12 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError, UnknownError
+from holdfast.models.alert import IncidentState
 from holdfast.models.job import Elastic, JobState
 from holdfast.models.machine import MachineState
 from holdfast.models.roles import RoleSpec
 from holdfast.storage.ledger import Ledger
-from tests.storage.ledger.samples import register, running_job, spec
+from tests.storage.ledger.samples import incident, register, running_job, spec
 
 
 def test_a_submitted_job_waits_for_its_launch(ledger: Ledger, clock: FakeClock) -> None:
@@ -50,6 +51,22 @@ def test_epochs_go_on_counting_when_an_ended_job_is_replaced(ledger: Ledger, end
     again = ledger.add_job(spec(machines=2), "v2")
     assert (again.epoch, again.machines, again.done_at, again.spec.machines) == (2, (), None, 2)
     assert ledger.next_epoch("gpt") == 3
+
+
+def test_open_incidents_of_a_job_that_is_replaced_are_dismissed(ledger: Ledger, clock: FakeClock) -> None:
+    """Their playbooks, stopped with the site, would stop the new job's ranks and fence its first epoch."""
+    running_job(ledger)
+    running_job(ledger, "other")
+    mine, others = incident(ledger), incident(ledger, job="other")
+    ledger.set_job("gpt", state=JobState.STOPPED)
+    clock.advance(5)
+    ledger.add_job(spec(), "v2")
+    dismissed = ledger.incident(mine.id)
+    assert (dismissed.state, dismissed.closed_at) == (IncidentState.DISMISSED, clock.now())
+    assert dismissed.summary == "the job was submitted again"
+    assert ledger.incident(others.id).state is IncidentState.OPEN
+    with pytest.raises(StaleError):
+        ledger.begin(mine.id, 1, "pause:e1", "pause", {})
 
 
 def test_only_what_is_given_is_changed(ledger: Ledger, clock: FakeClock) -> None:

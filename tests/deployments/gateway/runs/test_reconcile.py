@@ -207,12 +207,15 @@ async def test_a_run_whose_incident_is_given_up_can_do_nothing_any_more(kit: Kit
         kit.ledger.end_incident(incident.id, IncidentState.RECOVERED, "up again", kit.clock.now())
 
 
-async def test_the_incident_of_a_job_that_was_stopped_is_dismissed_in_the_end(kit: Kit) -> None:
-    """The gateway was killed between the stop and that: the job is not given up, which would try it again later."""
+async def test_the_incident_of_a_job_that_was_stopped_is_dismissed_with_its_run(kit: Kit) -> None:
+    """The site was shut down meanwhile: further attempts would hold up who resumes or submits the job."""
     await kit.running_job()
     await kit.crash()
     kit.ledger.set_job(JOB, state=JobState.STOPPED)
-    await fail_all_attempts(kit)
+    begin_attempt(kit)
+    kit.runs.set(FIRST, RunPhase.FAILED)
+    await kit.tick(10)
+    assert kit.runs.created == [FIRST]
     (incident,) = kit.incidents()
     assert (incident.state, incident.summary) == (IncidentState.DISMISSED, "the job was stopped")
     assert kit.ledger.job(JOB).state is JobState.STOPPED
