@@ -50,7 +50,8 @@ class Dataset:
             source: a source, or a mix of some.
             batch: samples of a step, of all ranks together.
             seed: of all shuffles.
-            epochs: passes through the data; None: without end. No matter where a source repeats or is followed.
+            epochs: passes through the data; None: without end. 1 or None where a source repeats; no matter where one is
+                followed.
             lanes: the order is dealt to so many readers; best a multiple of the largest number of ranks. Must stay.
             drop_last: leave out the samples at the end that do not fill a batch.
             rank: data-parallel rank; default that of the process group.
@@ -71,6 +72,12 @@ class Dataset:
                 f"Dataset: rank = {rank}, ranks = {ranks}: expected a rank below their number, or neither"
             )
         self.mix, self.batch, self.seed, self.epochs, self.lanes = as_mix(source), batch, seed, epochs, lanes
+        kinds = {each.repeat for each in self.mix.sources.values() if not each.follow}
+        if epochs not in (1, None) and kinds == {True, False}:
+            raise SettingsError(
+                f"Dataset: epochs = {epochs}: a source of the mix repeats: expected 1 (it ends with those that do not "
+                "repeat) or None (without end)"
+            )
         self.taken = 0
         """Samples that all ranks together have taken."""
         self.listing = Listing()

@@ -66,7 +66,8 @@ class Plan:
             parts: the sources.
             seed: of all shuffles and draws.
             lanes: into which the samples are dealt.
-            epochs: passes through all sources, where each has an end; None: without end.
+            epochs: passes through all sources, where each has an end; None: without end. Where some repeat and the
+                others have an end: 1 or None.
         """
         self.parts, self.lanes = tuple(parts), lanes
         self._seed, self._epochs = seed, epochs
@@ -82,10 +83,21 @@ class Plan:
         """Samples of an epoch."""
         return sum(each.total for each in self.parts)
 
-    @property
+    @cached_property
     def total(self) -> int | None:
-        """Samples of the run; None without an end."""
-        return None if self.endless or self._epochs is None else self.per_epoch * self._epochs
+        """Samples of the run; None without an end.
+
+        Where some sources repeat, it ends with the last sample of those that do not: one small source alone would be
+        trained on for ever.
+        """
+        if self._epochs is None or any(each.grows for each in self.parts):
+            return None
+        if not self.endless:
+            return self.per_epoch * self._epochs
+        if all(each.repeat for each in self.parts):
+            return None
+        ends = (self._era_of(0).end(lane) for lane in range(self.lanes))
+        return max(((end - 1) * self.lanes + lane + 1 for lane, end in enumerate(ends) if end), default=0)
 
     def has(self, count: int) -> bool:
         """Return whether the first ``count`` samples of the run are all known."""
@@ -187,6 +199,10 @@ class _Era:
         """Return whether the samples before ``place`` are known."""
         counts = (place,) if len(self.orders) == 1 else self._mixing_of(lane).counts(place)
         return all(order.has(lane, count) for order, count in zip(self.orders, counts, strict=True))
+
+    def end(self, lane: int) -> int:
+        """Return the places of the lane up to the last sample of a source with an end, where another has none."""
+        return self._mixing_of(lane).phases[-1].first
 
     def _mixing(self, lane: int) -> Mixing:
         amounts = [

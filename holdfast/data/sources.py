@@ -39,7 +39,7 @@ class Source:
     decode: Callable[[Rows], Rows] | None = None
     """Turns the rows of a split into as many others, where they are read."""
     repeat: bool = False
-    """Begin again, in another order, whenever it is used up."""
+    """Begin again, in another order, whenever it is used up; a mix ends with its sources that do not."""
     follow: bool = False
     """New files are looked for when all that are known are used up; the run has no end then."""
     only_closed: bool = False

@@ -358,6 +358,22 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path, ending: s
             pass
 
 
+def test_a_mix_with_a_source_that_repeats_has_an_end(tmp_path: Path) -> None:
+    """The loop of the guide ends, when each sample of the others came once."""
+    write(tmp_path / "web" / "a.jsonl", list(range(60)))
+    write(tmp_path / "code" / "a.jsonl", [1000, 1001, 1002])
+    mix = data.mix(
+        {"web": data.folder(tmp_path / "web"), "code": data.folder(tmp_path / "code", repeat=True)},
+        weights={"web": 0.7, "code": 0.3},
+    )
+    found = [each for rows in data.Dataset(mix, 8, lanes=4) for each in ids(rows)]
+    assert sorted(each for each in found if each < 1000) == list(range(60))
+    assert 15 < len(found) - 60 < 40
+    with pytest.raises(SettingsError, match="epochs = 2: a source of the mix repeats: expected 1"):
+        data.Dataset(mix, 8, epochs=2)
+    data.Dataset(data.folder(tmp_path / "code", repeat=True), 8, epochs=2)
+
+
 def test_another_order_is_refused(web: Path) -> None:
     """Naming what differs."""
     state = Ranks(data.folder(web / "txt"), 1).state

@@ -142,8 +142,31 @@ def test_a_repeating_source_comes_again_in_another_order() -> None:
     code = [each for each in order if each[0] == "code"]
     assert len(code) > 8
     assert set(Counter(code).values()) <= {len(code) // 4, len(code) // 4 + 1}
-    assert plan.total is None
     assert Counter(each for each in order if each[0] == "web").most_common(1)[0][1] == 1
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8])
+@pytest.mark.parametrize("small", [1, 3, 40])
+def test_a_mix_ends_with_its_sources_that_do_not_repeat(lanes: int, small: int) -> None:
+    """It went on with the one that repeats alone, without end."""
+    parts = [
+        Part("web", [[50, 50], [103]], 10, 7000),
+        Part("books", [[31]], 10, 1000),
+        Part("code", [[small]], 10, 2000, repeat=True),
+    ]
+    plan = Plan(parts, seed=1, lanes=lanes)
+    assert plan.total is not None
+    order = whole(plan, 0, plan.total)
+    assert Counter(each[0] for each in order) | Counter(web=203, books=31) == Counter(
+        each[0] for each in order
+    )
+    assert len({each for each in order if each[0] != "code"}) == 203 + 31
+    assert order[-1][0] != "code"
+    assert plan.has(plan.total)
+    assert not plan.has(plan.total + 1)
+    assert Plan(parts, seed=1, lanes=lanes, epochs=None).total is None
+    assert Plan([parts[2]], seed=1, lanes=lanes).total is None
+    assert Plan([*parts, Part("new", [[5]], 10, 1000, grows=True)], seed=1, lanes=lanes).total is None
 
 
 def test_weights_hold_all_along() -> None:
