@@ -16,6 +16,7 @@ from holdfast.data.plan import Plan, Take
 from holdfast.data.rows import Rows, concat, cut, take
 from holdfast.data.source_order import Stretch
 from holdfast.data.sources import Source
+from holdfast.errors import UnavailableError
 
 K = TypeVar("K")
 CHUNK = 4096
@@ -82,7 +83,11 @@ class Reader:
             self._ahead[lane, known] = self._begin(lane, known, following)
         for old in [each for each in self._ahead if each[0] == lane and each[1] != known]:
             del self._ahead[old]
-        found = self._held[lane] = _Chunk(start, known, chunk.result())
+        try:
+            rows = chunk.result()
+        except UnavailableError:  # when it was read ahead, perhaps long ago: the place may answer now
+            rows = self._read(Pick(lane, start, known))
+        found = self._held[lane] = _Chunk(start, known, rows)
         return found
 
     def _begin(self, lane: int, first: int, last: int) -> Future[Rows]:

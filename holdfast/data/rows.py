@@ -49,7 +49,7 @@ def concat(parts: Sequence[Rows]) -> Rows:
         return pa.concat_tables(parts)
     try:
         return pa.concat_tables(parts, promote_options="default")
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise SettingsError(
             f"tables of one batch do not go together: {error}. Give the sources a decode= that makes columns alike"
         ) from None

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import data
 from holdfast.data.folder import FolderPlace
-from holdfast.errors import SettingsError, SourceError
+from holdfast.errors import SettingsError, SourceError, UnavailableError
 from tests.data.files import ids, write
 
 FORMATS = ("parquet", "arrow", "jsonl", "txt")
@@ -372,6 +374,35 @@ def test_a_mix_with_a_source_that_repeats_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="epochs = 2: a source of the mix repeats: expected 1"):
         data.Dataset(mix, 8, epochs=2)
     data.Dataset(data.folder(tmp_path / "code", repeat=True), 8, epochs=2)
+
+
+def test_a_place_that_did_not_answer_while_it_was_read_ahead_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers long before the rows are used: no rank ends for that."""
+    monkeypatch.setattr("holdfast.data.reader.CHUNK", 10)
+    for hour in range(6):
+        write(tmp_path / f"dt=2026-11-24/hour={hour:02d}" / "a.jsonl", list(range(hour * 10, hour * 10 + 10)))
+    dataset = data.Dataset(data.folder(tmp_path), 5, lanes=1, threads=1)
+    dataset.prepare()
+    opened, answers = FolderPlace.open, iter([True, True, False, True, False])
+
+    def sometimes(place: FolderPlace, file: data.File) -> Any:
+        if not next(answers, True):
+            raise UnavailableError("503 SlowDown")
+        return opened(place, file)
+
+    monkeypatch.setattr(FolderPlace, "open", sometimes)
+    assert sorted(each for rows in dataset for each in ids(rows)) == list(range(60))
+    assert next(answers, None) is None, "every failure was met"
+
+
+def test_types_that_do_not_go_together_are_one_clear_message(tmp_path: Path) -> None:
+    """A column that is a number in one file and text in another."""
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": ["x", "y", "z"]}), tmp_path / "b.parquet")
+    with pytest.raises(SettingsError, match=r"do not go together.*id.*decode="):
+        list(data.Dataset(data.folder(tmp_path), 6, lanes=1))
 
 
 def test_another_order_is_refused(web: Path) -> None:
