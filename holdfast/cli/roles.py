@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.cli.output import print_table, say
+from holdfast.models.job import ENDED
 
 
 def show(jobs: Iterable[Mapping[str, Any]]) -> None:
-    """Print the roles of all jobs that have any, and a line for each replica that needs a person."""
-    rows = [(job["name"], role) for job in jobs for role in job.get("roles", ())]
+    """Print the roles of all jobs that have any and have not ended, and a line for each replica that needs a person."""
+    rows = [(job["name"], role) for job in jobs if job["state"] not in ENDED for role in job.get("roles", ())]
     if not rows:
         return
     columns = ("JOB", "ROLE", "KIND", "RUNNING", "RAN", "RESTARTS", "STATE")

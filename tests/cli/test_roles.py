@@ -30,12 +30,14 @@ def test_a_role_has_one_state(changes: dict[str, object], told: str) -> None:
 
 
 def test_roles_are_printed_with_what_needs_a_person(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing at all for jobs without roles."""
-    roles.show([{"name": "old"}])
+    """Nothing at all for jobs without roles; nothing of a job that ended, whose roles "started" for ever."""
+    roles.show([{"name": "old", "state": "running"}])
     assert capsys.readouterr().out == ""
     place = {"phase": "failed", "index": 3, "why": "exit status 3 on m0"}
     role = {**ROW, "name": "rollout", "kind": "dynamic", "replicas": 4, "restarts": 7, "places": [place]}
-    roles.show([{"name": "rl", "roles": [role]}])
+    roles.show([{"name": "over", "state": "stopped", "roles": [role]}])
+    assert capsys.readouterr().out == ""
+    roles.show([{"name": "rl", "state": "running", "roles": [role]}])
     printed = capsys.readouterr().out
     assert "0 of 4" in printed
     assert "rl: rollout 3 needs a person: exit status 3 on m0" in printed
