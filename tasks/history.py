@@ -10,7 +10,8 @@ from holdfast.operations.context import Context
 from holdfast.policies.classify import signature, usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.classify.signature import Position, Signature
-from holdfast.policies.escalate import evidence
+from holdfast.policies.detect import starts
+from holdfast.policies.escalate import evidence, without_steps
 from holdfast.policies.escalate.ladder import PastIncident, since_progress
 from holdfast.tasks import standing
 
@@ -164,8 +165,24 @@ def _past(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Ep
         ),
         progressed_steps=new,
         redone_steps=max(0, done - new),
+        ran_on=_ran_on(ctx, past, following, epochs),
         signature=signature_of(ctx, past, epochs),
     )
+
+
+def _ran_on(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Epoch]) -> bool:
+    """Return whether ranks that report no steps ran for long enough between two incidents."""
+    if not starts.never_reported(epochs, ctx.ledger.job(past.job).submitted_at):
+        return False
+    before_s, ran_s = (_ran_s(epochs, each) for each in (past, following))
+    outside = signature_of(ctx, following, epochs).from_outside
+    return without_steps.progressed(ran_s, before_s, ctx.policy.ladder.progress_s, from_outside=outside)
+
+
+def _ran_s(epochs: Sequence[Epoch], failed: Incident) -> float:
+    """Return the seconds for which the epoch ran that ended in an incident."""
+    opened = next((each.opened_at for each in epochs if each.epoch == failed.epoch), failed.detected_at)
+    return max(0.0, failed.detected_at - opened)
 
 
 def _reached(epochs: Sequence[Epoch], epoch: int) -> int:

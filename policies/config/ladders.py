@@ -103,6 +103,7 @@ class LadderPolicy(Given):
     """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
+    progress_s: float = Field(gt=0)
     code_changed_s: float = Field(ge=0)
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy

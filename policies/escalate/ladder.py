@@ -36,6 +36,8 @@ class PastIncident(Frozen):
     """New steps (beyond all done before) until the next incident, or until now."""
     redone_steps: int = 0
     """Steps until then that had been done before: it had fallen back to an older state."""
+    ran_on: bool = False
+    """The job reports no steps, and its ranks ran long enough until then to count as progress."""
     signature: Signature = Signature()
     """Signature of the failure."""
 
@@ -249,17 +251,18 @@ def since_progress(
     """Return the newest incidents of the same failure, back to the last one after which the job made progress.
 
     That one is left out. New steps are progress. So are steps computed again after a fall-back to an older state,
-    unless it failed where it had failed before. An empty ``signature`` is the same as any.
+    unless it failed where it had failed before; and a long run of a job that reports no steps. An empty ``signature``
+    is the same as any.
     """
     fruitless: list[PastIncident] = []
     new, redone, then = 0, 0, signature
     for past in reversed(history):
         new, redone = new + past.progressed_steps, redone + past.redone_steps
+        if past.ran_on or new >= enough:
+            break
         if not same(past.signature, signature):
-            if new >= enough:
-                break
             continue
-        if new >= enough or (new + redone >= enough and redone and not same_step(past.signature, then)):
+        if new + redone >= enough and redone and not same_step(past.signature, then):
             break
         fruitless.append(past)
         new, redone, then = 0, 0, past.signature

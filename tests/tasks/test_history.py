@@ -40,8 +40,15 @@ class Past:
     def reach(self, step: int) -> None:
         self.ledger.mark("gpt", self.ledger.job("gpt").epoch, step, self.ctx.clock.now())
 
-    def fail(self, incident_class: IncidentClass = IncidentClass.JOB_CRASH, rank: int = 1) -> Incident:
-        self.ctx.clock.advance(10)  # type: ignore[attr-defined]
+    def fail(
+        self,
+        incident_class: IncidentClass = IncidentClass.JOB_CRASH,
+        rank: int = 1,
+        *,
+        after_s: float = 10,
+        signal: str = "SIGSEGV",
+    ) -> Incident:
+        self.ctx.clock.advance(after_s)  # type: ignore[attr-defined]
         epoch, now = self.ledger.job("gpt").epoch, self.ctx.clock.now()
         alert = Alert(
             kind=AlertKind.RANK_EXIT,
@@ -49,7 +56,7 @@ class Past:
             rank=rank,
             epoch=epoch,
             at=now,
-            evidence={"signal": "SIGSEGV"},
+            evidence={"signal": signal},
         )
         found = Classification(incident_class=incident_class, confidence=1.0, reasons=("test",))
         return self.ledger.open_incident("gpt", found, epoch, [alert], now)
@@ -77,6 +84,33 @@ def test_new_steps_and_steps_done_again_are_told_apart(past: Past) -> None:
     (before,) = history.past_incidents(past.ctx, past.fail())
     assert (before.progressed_steps, before.redone_steps) == (3, 60)
     assert (before.signature.what, before.signature.position.step) == ("SIGSEGV", 100)
+
+
+@pytest.mark.parametrize(
+    ("signal", "before_s", "ran_s", "progress"),
+    [
+        ("SIGKILL", 600, 7200, True),
+        ("SIGKILL", 7200, 7200, True),
+        ("SIGKILL", 7200, 600, False),
+        ("SIGSEGV", 600, 7200, True),
+        ("SIGSEGV", 7000, 7200, False),
+    ],
+)
+def test_a_job_without_steps_makes_progress_by_running(
+    past: Past, signal: str, before_s: float, ran_s: float, progress: bool
+) -> None:
+    """An hour is enough, unless a failure of its own came after as long a run before."""
+    past.recover(past.fail(after_s=before_s, signal=signal), 0)
+    (before,) = history.past_incidents(past.ctx, past.fail(after_s=ran_s, signal=signal))
+    assert before.ran_on is progress
+
+
+def test_a_job_with_steps_makes_none_by_running(past: Past) -> None:
+    """It stood still for two hours."""
+    past.reach(100)
+    past.recover(past.fail(), 100)
+    (before,) = history.past_incidents(past.ctx, past.fail(after_s=7200))
+    assert not before.ran_on
 
 
 @pytest.mark.parametrize("how", ["submitted anew", "resumed by hand", "other code"])

@@ -296,3 +296,10 @@ def test_the_only_machine_stays_where_the_code_is_at_fault(changes: dict[str, st
     """A standby would run the same code."""
     spent = [past(Rung.RETRY, Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY)]
     assert decide(spent, seen=ONLY.model_copy(update=changes)).rung is Rung.HUMAN
+
+
+def test_a_long_run_without_steps_refills_the_budgets() -> None:
+    """A plain script whose rank is killed once a day is never out of attempts."""
+    short = past(Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY)
+    long = short.model_copy(update={"ran_on": True})
+    assert (rung([short]), rung([long])) == (Rung.HUMAN, Rung.RETRY)
