@@ -8,6 +8,7 @@ from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState,
 from holdfast.models.history import Epoch
 from holdfast.operations.context import Context
 from holdfast.policies.classify import signature, usage_errors
+from holdfast.policies.classify.meaning import number
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.classify.signature import Position, Signature
 from holdfast.policies.detect import starts
@@ -82,9 +83,17 @@ def facts(
         ranks=_ranks(incident, mine, [each.signature for each in past]),
         again=len(since_progress(past, ctx.policy.ladder.progress_steps, mine)),
         state_suspected=state_suspected,
+        last=_last(ctx, incident),
         refused=bool(_refused(ctx, incident)),
         refusal=usage_errors.refusal(separate(incident.alerts).roots),
     )
+
+
+def _last(ctx: Context, incident: Incident) -> bool:
+    """Return whether most of the other ranks had ended with status 0 before one that failed."""
+    others = ctx.ledger.job(incident.job).spec.world_size - 1
+    before = (number(root.evidence.get("ended_before")) for root in separate(incident.alerts).roots)
+    return 2 * max(before, default=0) > others
 
 
 def _refused(ctx: Context, incident: Incident) -> list[Alert]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.models.alert import (
     Alert,
+    AlertKind,
     Classification,
     IncidentClass,
 )
@@ -43,6 +44,14 @@ def of_exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
             "reasons": (*found.reasons, described(beside)),
         }
     )
+
+
+def after_others(alert: Alert, context: JobContext) -> Alert:
+    """Return a rank's exit with the number of ranks that had ended with status 0 by then; any other alert as it is."""
+    ended = sum(rank != alert.rank for rank in context.ended)
+    if alert.kind is not AlertKind.RANK_EXIT or not ended:
+        return alert
+    return alert.model_copy(update={"evidence": {**alert.evidence, "ended_before": ended}})
 
 
 def _how(root: Alert) -> Beside:

@@ -32,6 +32,8 @@ class FailureFacts(Frozen):
     """The job was started again for it, and failed again at once."""
     state_suspected: bool = False
     """The restored state led to the same failure before."""
+    last: bool = False
+    """Most other ranks had ended with status 0: this one fell over what comes after the training."""
     refused: bool = False
     """The script refused its command line (:mod:`holdfast.policies.classify.usage_errors`)."""
     refusal: str = ""
@@ -61,6 +63,8 @@ def code_cleared(facts: FailureFacts, suspect_s: float) -> str:
     """Return why the code is not rolled back; empty: there is evidence against it."""
     if _killed_once(facts):
         return f"{facts.signature.what} came from outside, and once: no evidence against the code"
+    if facts.last and _once(facts):
+        return "most other ranks had ended with status 0, and it came once: the same code ends the job"
     if for_code(facts, suspect_s):
         return ""
     days = (facts.version_age_s or 0.0) / _DAY_S
@@ -69,8 +73,13 @@ def code_cleared(facts: FailureFacts, suspect_s: float) -> str:
 
 def _killed_once(facts: FailureFacts) -> bool:
     """Return whether a kill from outside, for which no cause was found beside it, is all that happened."""
-    killed = facts.incident_class is IncidentClass.JOB_CRASH and facts.signature.from_outside
-    return killed and not (facts.again or facts.fell_since or facts.changed or len(facts.ranks) > 1)
+    return facts.signature.from_outside and _once(facts)
+
+
+def _once(facts: FailureFacts) -> bool:
+    """Return whether it is a crash that came once, of one rank, and not in lines that the running version changed."""
+    crashed = facts.incident_class is IncidentClass.JOB_CRASH
+    return crashed and not (facts.again or facts.fell_since or facts.changed or len(facts.ranks) > 1)
 
 
 def arithmetic_cleared(facts: FailureFacts) -> str:

@@ -17,6 +17,7 @@ from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, MACHINE_KINDS, Alert, Classification, Incident
 from holdfast.policies.classify import exits
 from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.ended import after_others
 from holdfast.policies.escalate import overtake
 from holdfast.policies.restore import last_good
 from holdfast.storage.ledger.inputs import OPENED
@@ -62,6 +63,7 @@ class Opening:
         ended = (facts.yields.id, overtake.handed_over(facts.yields, found)) if facts.yields else None
         # What was noted earlier without acting on it is part of the story: it may have decided the class.
         alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
+        alerts = [after_others(alert, context) for alert in alerts]
         first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
         incident = await asyncio.to_thread(
             site.ledger.open_incident,

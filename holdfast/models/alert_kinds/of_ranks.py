@@ -11,7 +11,7 @@ RANK_EXIT = Kind(
     "A rank ended by itself with a failure: exit code, signal, traceback, last lines of its log.",
     evidence="exit_code, signal, traceback, error_type, message, user_frame, cascade (only lost its peer), pattern and "
     "cause (name and cause in the registry of log patterns), log_tail, failed_at (when it reported the failure, "
-    "Unix seconds on its machine's clock)",
+    "Unix seconds on its machine's clock), ended_before (other ranks that had ended with status 0)",
     meaning=NEVER,
     precedence=930,
     unless="by [why the rank ended](#why-a-rank-ended); an exit that only lost its peer never",

@@ -34,6 +34,11 @@ def facts(incident_class: IncidentClass = CRASH, what: str = "SIGSEGV", **known:
         ({"version_age_s": 10 * DAYS, "ranks": (3,)}, True),
         ({"version_age_s": 10 * DAYS, "ranks": (3, 5)}, False),
         ({"version_age_s": 10 * DAYS, "changed": "it was raised at data.py:33"}, False),
+        ({"version_age_s": 60, "last": True}, True),
+        ({"version_age_s": 60, "last": True, "again": 1}, False),
+        ({"version_age_s": 60, "last": True, "fell_since": True}, False),
+        ({"version_age_s": 60, "last": True, "changed": "it was raised at data.py:33"}, False),
+        ({"version_age_s": 60, "last": True, "incident_class": USER}, False),
     ],
 )
 def test_code_that_ran_for_days_is_cleared(known: dict[str, object], cleared: bool) -> None:
