@@ -18,6 +18,7 @@ from holdfast.models.missing import Missing
 from holdfast.operations import flaps, offenders
 from holdfast.operations.swap import excluded
 from holdfast.policies.classify import suspects
+from holdfast.policies.classify.signature import Signature
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.diagnose import unplayed
@@ -254,6 +255,7 @@ def circumstances(
     changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
     can_rollback = last_good(case, job.code_version) is not None
     can_rollback &= evidence.may_go_back(facts, changed_s_ago, policy.ladder.code_suspect_s)
+    may_skip = _may_skip(case, facts.signature)
     return ladder.Circumstances(
         can_rollback=can_rollback,
         code_changed_s_ago=changed_s_ago,
@@ -276,13 +278,17 @@ def circumstances(
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
         fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
-        may_skip=job.spec.skip_bad_batches
-        if case.incident_class in _BY_DATA or facts.signature.jumped
-        else 0,
+        may_skip=may_skip,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
-        no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
+        no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback, bool(may_skip)),
         only_machine=_only_machine(case),
     )
+
+
+def _may_skip(case: RecoveryContext, failed: Signature) -> int:
+    """Return the number of steps that the job file allows it to pass over for such a failure."""
+    by_data = case.incident_class in _BY_DATA or failed.jumped
+    return case.job_now().spec.skip_bad_batches if by_data else 0
 
 
 def _only_machine(case: RecoveryContext) -> str:

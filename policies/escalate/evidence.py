@@ -93,11 +93,12 @@ def arithmetic_cleared(facts: FailureFacts) -> str:
     return "" if facts.again else "it happened once: no evidence of wrong arithmetic or a bad state"
 
 
-def no_retry(facts: FailureFacts, changed_s: float, can_rollback: bool) -> str:
+def no_retry(facts: FailureFacts, changed_s: float, can_rollback: bool, may_skip: bool = False) -> str:
     """Return why a retry is pointless; empty: it is not.
 
     The first version's code raised soon after submission, the same command line was refused before, or the Session
-    refused the script.
+    refused the script. Where the job ``may_skip`` data, one that trained is retried: whether the data of its next step
+    is at fault shows when it falls there again.
     """
     age_s = facts.version_age_s
     if facts.refusal:
@@ -106,7 +107,7 @@ def no_retry(facts: FailureFacts, changed_s: float, can_rollback: bool) -> str:
         return "the script refused its command line before, and would again"
     if can_rollback or facts.incident_class is not IncidentClass.USER_CODE_ERROR:
         return ""
-    if age_s is None or age_s > changed_s:
+    if age_s is None or age_s > changed_s or (may_skip and facts.signature.position.step):
         return ""
     return f"version {facts.version} raised in its own code after {age_s:.0f} s, and there is none to roll back to"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.models.alert import IncidentClass
-from holdfast.policies.classify.signature import Signature
+from holdfast.policies.classify.signature import Position, Signature
 from holdfast.policies.escalate.evidence import (
     FailureFacts,
     arithmetic_cleared,
@@ -92,6 +92,15 @@ def test_a_script_that_raises_at_once_is_not_retried(
 ) -> None:
     """Its author wants to hear of it."""
     assert bool(no_retry(seen, 600.0, can_rollback)) is pointless
+
+
+@pytest.mark.parametrize(("step", "pointless"), [(24, False), (0, True), (None, True)])
+def test_one_that_may_skip_data_is_retried_once_it_trained(step: int | None, pointless: bool) -> None:
+    """That it falls at the same data again is what shows that the data is bad."""
+    seen = facts(USER, version_age_s=20.0)
+    seen = seen.model_copy(update={"signature": Signature(what="ValueError", position=Position(step=step))})
+    assert bool(no_retry(seen, 600.0, False, may_skip=True)) is pointless
+    assert no_retry(seen, 600.0, False)
 
 
 @pytest.mark.parametrize(
