@@ -31,7 +31,8 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
     ),
     Missing.STATE: (
         "a saved state: tried at once when a machine of the job comes back",
-        "`holdfast resume {job} --step N` or `--from-scratch` goes on from what you choose",
+        "`holdfast checkpoints list {job}` shows what is left; `holdfast resume {job}` goes on with `--step N` from "
+        "a step of it, with `--from-scratch` from zero",
     ),
     Missing.SERVICE: (
         "what all machines share to work again",

@@ -137,9 +137,9 @@ def _options(facts: PlanFacts, policy: RestorePolicy) -> tuple[str, ...]:
         else "what is missing"
     )
     options = [f"`holdfast resume {facts.job}` once {back} is back"]
-    options.append(
-        f"`holdfast resume {facts.job} --step N` for an older or suspect step (`holdfast checkpoints {facts.job}`)"
-    )
+    if facts.plan.skipped or facts.plan.tier or facts.store_error:
+        listed = f"`holdfast checkpoints list {facts.job}`"
+        options.append(f"`holdfast resume {facts.job} --step N` for an older or suspect step ({listed})")
     if _setting(facts, policy) is not FromScratch.NEVER:
         options.append(f"`holdfast resume {facts.job} --from-scratch` for a start from zero")
     return tuple(options)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,24 @@ def options() -> dict[str, set[str]]:
         inner = getattr(command, "commands", {name: command})
         found |= {key: {opt for each in one.params for opt in each.opts} for key, one in inner.items()}
     return found
+
+
+_NAMED = re.compile(r"`holdfast ([a-z][a-z-]*)(?: ([^`\s]+))?")
+
+
+def commands() -> dict[str, set[str]]:
+    """Subcommands of each command; most have none."""
+    group: Any = typer.main.get_command(app)
+    return {name: set(getattr(command, "commands", ())) for name, command in group.commands.items()}
+
+
+def texts() -> Iterator[Path]:
+    """Sources and pages of the project."""
+    for folder in ("flows", "tasks", "policies", "storage", "deployments", "docs"):
+        yield from (ROOT / folder).rglob("*.py" if folder != "docs" else "*.md")
+    for path in (ROOT / "holdfast").iterdir():
+        if path.is_dir() and not path.is_symlink():
+            yield from path.rglob("*.py")
 
 
 def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +68,23 @@ def test_every_command_speaks_json() -> None:
     known = options()
     assert {"incidents", "machines", "status", "doctor", "plugins", "pool"} <= set(known)
     assert sorted(name for name in known if "--json" not in known[name]) == ["demo"]
+
+
+def test_every_command_that_a_message_or_page_names_exists() -> None:
+    """What it tells people to type, with the subcommand where the command has some."""
+    groups = commands()
+    named = [
+        (path.relative_to(ROOT), command, rest)
+        for path in texts()
+        for command, rest in _NAMED.findall(path.read_text())
+    ]
+    assert len(named) > 100
+    wrong = [
+        f"{path}: holdfast {command} {rest}"
+        for path, command, rest in named
+        if command not in groups or (groups[command] and rest and rest not in groups[command])
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

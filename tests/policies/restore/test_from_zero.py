@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Tier
+from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, SkippedStep, Tier
 from holdfast.models.job import FromScratch
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.restore.from_zero import Consequence, PlanFacts, decide, pause_s
 
 LIMITS = Policy.load().restore
-NONE = RestorePlan(step=0, tier=None, reasons=("step 1200 of epoch 1 skipped: lacks rank 3; not in S3",))
+NONE = RestorePlan(
+    step=0,
+    tier=None,
+    skipped=(SkippedStep(step=1200, epoch=1, reason="lacks rank 3; not in S3"),),
+    reasons=("step 1200 of epoch 1 skipped: lacks rank 3; not in S3",),
+)
 KEPT = RestorePlan(step=1200, tier=Tier.MEMORY)
 IN_S3 = RestorePlan(
     step=1200,
@@ -63,6 +68,15 @@ def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
     assert "once machine m7 is back" in decision.said
     assert "--step N" in decision.said
     assert "--from-scratch" in decision.said
+
+
+def test_no_step_is_offered_where_none_is_left() -> None:
+    """Neither memory nor S3 holds any."""
+    nothing = RestorePlan(step=0, tier=None)
+    assert "--step N" not in decide(facts(plan=nothing), LIMITS).said
+    assert (
+        "--step N" in decide(facts(plan=nothing, store_error="refused", waited_s=LIMITS.wait_s), LIMITS).said
+    )
 
 
 def test_never_offers_no_start_from_zero() -> None:
