@@ -121,6 +121,7 @@ class Gateway:
         self.admissions = Admissions(self.site, runs)
         self.repairs = RepairRuns(self.site, runs)
         self.progress = Progress(self.site)
+        self.correlator.ended = self.progress.ended_before_others
         self.silent = SilentMachines(self.site, prober, self.correlator)
         self.hangs = Hangs(self.site, self.correlator, stacks)
         self.exits = UnheardExits(self.site, self.correlator)

@@ -131,6 +131,16 @@ class Progress:
             await asyncio.to_thread(self._site.ledger.note_saved, run.job, run.epoch)
             self._saved[run.job] = run.epoch
 
+    def ended_before_others(self, job: Job) -> tuple[int, ...]:
+        """Return the ranks of the newest epoch that ended with status 0, unless all did.
+
+        An agent reports that at once; its next heartbeat, which shows it too, may come seconds later.
+        """
+        epoch, told = self._done.get(job.name, (job.epoch, set()))
+        seen = self._site.fleet.ended_with_0(job)
+        ended = seen.union(told) if epoch == job.epoch else seen
+        return tuple(sorted(ended)) if len(ended) < job.spec.world_size else ()
+
     async def note_done(self, job_name: str, epoch: int, ranks: Sequence[int]) -> None:
         """Take ranks that ended with status 0; once all have, the job is done."""
         job = self._site.fleet.jobs.get(job_name)

@@ -160,10 +160,7 @@ class Fleet:
         found = [(name, rank) for name, run in self.runs(job) for rank in run.ranks]
         return sorted(found, key=lambda pair: pair[1].rank)
 
-    def ended_before_others(self, job: Job) -> tuple[int, ...]:
-        """Return the ranks of the newest epoch that ended with status 0, unless all did."""
+    def ended_with_0(self, job: Job) -> set[int]:
+        """Return the ranks of the newest epoch that ended with status 0, as far as heartbeats show it."""
         ranks = self.ranks(job)
-        ended = tuple(
-            rank.rank for _, rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0
-        )
-        return ended if len(ended) < len(ranks) else ()
+        return {rank.rank for _, rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0}

@@ -32,7 +32,7 @@ from holdfast.models.alert import (
     Incident,
     IncidentClass,
 )
-from holdfast.models.job import JobState
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.policies.classify import admission_filter, exits
 from holdfast.policies.classify.decision import JobContext, NoAction, TooEarly
@@ -55,6 +55,8 @@ class Correlator:
         """Called with every firing alert of the present, whatever its outcome."""
         self.over: Callable[[Alert], None] = lambda _: None
         """Called with every alert that is resolved."""
+        self.ended: Callable[[Job], Collection[int]] = lambda _: ()
+        """Ranks of the newest epoch of a job that ended with status 0, while others did not."""
         self.held_back: Callable[[str, IncidentClass, Collection[str]], str] = lambda *_: ""
         """Why no incident of a class about these machines is opened for a job for now; empty: one is."""
         self.keep: Callable[[Alert], bool] = lambda _: False
@@ -257,7 +259,7 @@ class Correlator:
             unreachable=frozenset(settling.unreachable),
             doubtful=self._site.silent(job.machines),
             doubt_s=self._site.lease_s,
-            ended=self._site.fleet.ended_before_others(job),
+            ended=tuple(self.ended(job)),
             listening_since=self._site.listening_since,
             code_changed_at=facts.code_changed_at,
             meanwhile=overtake.taken_over(facts.yields) if facts.yields else "",
