@@ -16,6 +16,7 @@ from holdfast.models.history import AGAIN, Action, ActionState, machine_of
 from holdfast.models.machine import Scope
 from holdfast.operations import evict as evicting
 from holdfast.operations.fence import fence
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.detect import silence
 from holdfast.policies.escalate import by_hand
 from holdfast.policies.join_names import join_names
@@ -81,11 +82,25 @@ async def take_machines_out(
     alerts = case.incident.alerts
     answers = [{"target": each.intent.get("target")} | each.result for each in case.done("approve")]
     scopes = {name: by_hand.scope(alerts, answers, name) or (wide if name in sure else scope) for name in new}
-    acts = [_plan(case, name, sure.get(name, reason), scopes[name]) for name in new]
+    own = _own_reasons(case) | sure
+    acts = [_plan(case, name, own.get(name, reason), scopes[name]) for name in new]
     _begin(case, acts)
-    for name in new:
-        get_run_logger().warning("evicting %s: %s", name, reason)
+    for each in acts:
+        get_run_logger().warning("evicting %s: %s", each.machine, each.reason)
     await asyncio.gather(*(_evict_one(case, act) for act in acts))
+
+
+def _own_reasons(case: RecoveryContext) -> dict[str, str]:
+    """Return why machines go that the incident was not opened for: its reasons are those of others."""
+    unreached = {
+        name for action in case.done("pause") for name in (action.result or {}).get("unreachable", ())
+    }
+    alerts = sure_signs.of_present(case.incident.alerts, case.incarnations())
+    found = sure_signs.find(alerts, case.ctx.policy.classify)
+    return {
+        name: found.get(name, "it did not answer when the ranks of its job were stopped")
+        for name in unreached.difference(case.accused)
+    }
 
 
 def _new(case: RecoveryContext, machines: Sequence[str]) -> list[str]:

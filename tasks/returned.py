@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from holdfast.models.alert import Incident
 from holdfast.models.history import machine_of
@@ -66,8 +67,11 @@ def in_words(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
         told.append(f"{join_names(back)} {'answer' if len(back) > 1 else 'answers'} again")
     if stay:
         told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
-    told += [
-        f"goes on with {each.result.get('to')} machines of {each.result.get('from')}"
-        for each in case.done("shrink")
-    ]
+    told += [_fewer(each.result or {}) for each in case.done("shrink")]
     return "; ".join(told) or "no machine was replaced"
+
+
+def _fewer(shrunk: Mapping[str, Any]) -> str:
+    count, lacking = shrunk.get("to"), shrunk.get("lacking", ())
+    without = f", without {join_names(lacking)}" if lacking else ""
+    return f"goes on with {count} {'machine' if count == 1 else 'machines'} of {shrunk.get('from')}{without}"

@@ -399,3 +399,24 @@ def test_a_machine_that_restarted_and_fails_a_check_now_is_not_spared(ctx: Conte
     ctx.ledger.begin(incident.id, 1, "check:inspect:e1", "check", intent)
     ctx.ledger.finish(incident.id, "check:inspect:e1", {"findings": [finding.model_dump(mode="json")]})
     assert evicting.restarted_since(case) == (set() if found_bad else {"m1"})
+
+
+async def test_a_machine_that_was_lost_with_the_accused_one_is_not_said_to_have_its_fault(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the incident was opened for is true of the accused machine; the other one did not answer."""
+
+    async def fence(*_: object, **__: object) -> Fenced:
+        return Fenced({})
+
+    async def paused() -> dict[str, object]:
+        return {"unreachable": ["m0"], "silent": []}
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    await case.once("pause", case.life, {}, paused)
+    await evicting.take_machines_out.fn(case, ("m1", "m0"), "m1: a GPU is lost", Scope.CLUSTER)
+    reasons = {name: str(ctx.ledger.machine(name).cordon_reason) for name in ("m0", "m1")}
+    assert "did not answer when the ranks of its job were stopped" in reasons["m0"]
+    assert "a GPU is lost" not in reasons["m0"]
+    assert "a GPU is lost" in reasons["m1"]
