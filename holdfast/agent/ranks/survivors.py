@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from holdfast.agent import wire
+from holdfast.agent.ranks import exits
 from holdfast.agent.ranks.blocked import ObservedThread
 from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched
@@ -79,7 +80,10 @@ async def why_not_left(processes: Mapping[int, Watched]) -> dict[int, str]:
 
     alive = {rank: process.pid for rank, process in processes.items() if not process.gone.done()}
     dumps = await stacks.dump("here", alive, timeout_s=_STACK_S)
-    found = dict.fromkeys(processes, "it ended instead of leaving its training function")
+    found = {
+        rank: f"it {_how_it_ended(process)} instead of leaving its training function"
+        for rank, process in processes.items()
+    }
     for rank in alive:
         found[rank] = "it did not leave its training function in time"
         threads = {each.thread: each.frames for each in dumps if each.rank == rank and not each.child}
@@ -89,6 +93,12 @@ async def why_not_left(processes: Mapping[int, Watched]) -> dict[int, str]:
             _log.warning("rank %d does not leave its training function: %s; %s", rank, called, beside)
             found[rank] += f", but in {_at(main[0])}"
     return found
+
+
+def _how_it_ended(process: Watched) -> str:
+    """Return what to say of a process that this agent has sent no signal: several may be killed within a moment."""
+    signal = exits.signal_name(process.exit_code)
+    return f"was killed by {signal}" if signal else "ended"
 
 
 def _at(frame: Frame) -> str:
