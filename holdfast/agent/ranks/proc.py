@@ -104,6 +104,18 @@ def descendants(pids: Iterable[int]) -> list[KnownProcess]:
     return found
 
 
+def is_stuck(pid: int) -> bool:
+    """Return whether a thread of it sleeps in the kernel and takes no signal (state D).
+
+    What was killed and is not stuck waits for a processor in order to end, or for its parent to notice.
+    """
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return False
+    return any(fields[:1] == [b"D"] for thread in threads for _, fields in [stat(pid, thread)])
+
+
 def environment(pid: int) -> bytes:
     """Return the environment that it was executed with, as ``\\0NAME=value\\0...``; empty: ended, or another user's."""
     try:

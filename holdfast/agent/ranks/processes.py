@@ -8,6 +8,7 @@ import itertools
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 
@@ -15,6 +16,8 @@ from holdfast.agent.ranks import proc, trackers
 from holdfast.errors import UndyingError
 
 _GONE_S = 8.0
+_STARVED_S = 60.0
+"""A killed process that is not stuck in the kernel gets so long: a host with hundreds of others that compute is slow."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_CHILDREN = 64
 
@@ -149,12 +152,22 @@ async def _kill(alive: Sequence[Watched]) -> None:
     for descendant in itertools.chain.from_iterable(families):
         if not trackers.tidies(proc.command(descendant.pid)):
             descendant.send(signal.SIGKILL)
-    _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
-    if left:
-        stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]
-        raise UndyingError(
-            f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
-        )
+    await _until_gone(alive)
+
+
+async def _until_gone(killed: Sequence[Watched]) -> None:
+    began = time.monotonic()
+    while left := [process for process in killed if not process.gone.done()]:
+        await asyncio.wait([process.gone for process in left], timeout=_GONE_S)
+        stuck = [process for process in left if not process.gone.done()]
+        waited_s = time.monotonic() - began
+        if waited_s < _STARVED_S:
+            stuck = [process for process in stuck if proc.is_stuck(process.pid)]
+        if stuck:
+            raise UndyingError(
+                f"ranks (rank, pid) {[(process.rank, process.pid) for process in stuck]} did not die within "
+                f"{waited_s:.0f} s of SIGKILL: evict the machine."
+            )
 
 
 def _cpu_s(fields: Sequence[bytes]) -> float:

@@ -53,7 +53,12 @@ class LeaseWatch:
             await asyncio.sleep(self._until_due_s())
             if self.is_due and (why := await self.why_cut_off()):
                 _log.error("%s: this machine is cut off, its ranks end", why)
-                await self._stop(why)
+                try:
+                    await self._stop(why)
+                except (
+                    HoldfastError
+                ) as error:  # what is left is ended again: the agent lives on, with its memory
+                    _log.error("%s", error)
 
     def _until_due_s(self) -> float:
         """Return seconds until the next look: no sooner than it may matter, since a wake-up costs the ranks time."""

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway, term_of
 from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.errors import UndyingError
 from holdfast.models.agent import Contact, Heard, Witness
 from holdfast.policies.detect import silence
 from holdfast.secret import keys
@@ -95,6 +96,7 @@ class Machine:
         self.probes: asyncio.Queue[float] = asyncio.Queue()
         self.runs = True
         self.back = False
+        self.undying = 0
         self.lease = LeaseWatch(
             self.standing, SECRET, probe_gateways=self._probe, runs=self._look, stop=self._stop
         )
@@ -110,6 +112,9 @@ class Machine:
             self.standing.answered(self.standing._now(), self.granted)
 
     async def _stop(self, why: str) -> None:
+        if self.undying:
+            self.undying -= 1
+            raise UndyingError("ranks (rank, pid) [(0, 7)] did not die within 8 s of SIGKILL")
         self.runs = False
         self.stopped.put_nowait(why)
 
@@ -133,6 +138,15 @@ async def test_ranks_end_when_another_machine_hears_the_gateway(neighbour: Neigh
         why = await asyncio.wait_for(machine.stopped.get(), 60)
     assert "answers m7" in why
     assert neighbour.asked == 1
+
+
+async def test_ranks_that_do_not_die_are_ended_again(neighbour: Neighbour) -> None:
+    """The agent does not end over it: its memory has copies for other machines."""
+    machine = Machine(neighbour.witness)
+    machine.undying = 2
+    async with machine.watched():
+        await asyncio.wait_for(machine.stopped.get(), 60)
+    assert neighbour.asked == 3
 
 
 async def test_ranks_go_on_when_nobody_hears_the_gateway(neighbour: Neighbour) -> None:
