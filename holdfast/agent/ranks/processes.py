@@ -17,7 +17,7 @@ from holdfast.errors import UndyingError
 
 _GONE_S = 8.0
 _STARVED_S = 60.0
-"""A killed process that is not stuck in the kernel gets so long: a host with hundreds of others that compute is slow."""
+"""A killed process that is not stuck in the kernel gets so long: it may have to wait for a processor."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_CHILDREN = 64
 
