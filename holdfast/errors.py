@@ -17,6 +17,7 @@
     │   ├── NoPlaybookError    Prefect answers, and has no deployment of the playbook
     │   ├── SilentError        nothing came back at all: it may be gone, or only its network
     │   ├── UndyingError       processes of a job outlive SIGKILL: nothing is started beside them
+    │   │   └── DyingError     they are not stuck: the host has no free processor, ask again
     │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
     │   ├── ScriptRefusedError the script's calls, or what it gives, could not be restored: the script must change
@@ -118,6 +119,10 @@ class SilentError(UnavailableError):
 
 class UndyingError(UnavailableError):
     """Processes of a job are still there after SIGKILL: nothing is started beside them, for any job."""
+
+
+class DyingError(UndyingError):
+    """The same, and none is stuck in the kernel: they wait for a processor in order to end. Ask again."""
 
 
 class WaitError(UnavailableError):

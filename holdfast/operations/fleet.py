@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.agent.client import CONNECT_S, AgentClient
 from holdfast.errors import (
+    DyingError,
     HoldfastError,
     SilentError,
     StaleError,
@@ -30,6 +32,8 @@ LONG_AT_ONCE = 1024
 """Of commands that take the machines long, and the caller next to nothing: a further round would take as long again."""
 GIVEN_UP_S = 2.0
 """To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
+UNDYING_ASKED, DYING_ASKED = 2, 7
+"""How often a machine is asked to end what was killed and is stuck in the kernel, or is not; 3 to 8 s each."""
 _ASKED = 3
 """Neighbours that a machine may ask for code."""
 
@@ -136,8 +140,9 @@ async def settle(
     Those that the gateway has ``given_up`` are not waited for long. Ranks that handle SIGTERM have ``grace_s``
     seconds to end. Processes that may be kept wait ``keep_s`` for the next epoch.
 
-    A machine is asked twice to end what does not die at once: a process that is killed gives back the memory of its
-    GPU, and tens of gigabytes that are registered with it, before it is gone.
+    A machine is asked twice to end what is stuck in the kernel: a process that is killed gives back the memory of its
+    GPU, and tens of gigabytes that are registered with it, before it is gone. One that has no free processor for what
+    was killed is no machine at fault: it is asked for as long as a minute.
     """
 
     async def stop(agent: AgentClient, machine: Machine) -> Settled:
@@ -150,10 +155,13 @@ async def settle(
             switch_s=ctx.policy.keep_processes.switch_s if keep_s else SWITCH_S,
         )
         connect_s = GIVEN_UP_S if machine.name in given_up else CONNECT_S
-        try:
-            return await agent.settle(command, connect_s=connect_s)
-        except UndyingError:
-            return await agent.settle(command, connect_s=connect_s)
+        for asked in itertools.count(1):
+            try:
+                return await agent.settle(command, connect_s=connect_s)
+            except UndyingError as error:
+                if asked >= (DYING_ASKED if isinstance(error, DyingError) else UNDYING_ASKED):
+                    raise
+        raise AssertionError
 
     return await ask(ctx, machines, stop, at_once=STOP_AT_ONCE if grace_s or keep_s else AT_ONCE)
 

@@ -11,6 +11,7 @@ import pytest
 from holdfast import secret
 from holdfast.agent.client import AgentClient
 from holdfast.errors import (
+    DyingError,
     RefusedError,
     SettingsError,
     UnauthorizedError,
@@ -115,20 +116,30 @@ async def test_errors_of_machines_are_answers(ctx: Context) -> None:
     assert [type(answers[name]) for name in NAMES] == [UnavailableError, RefusedError, str]
 
 
-@pytest.mark.parametrize(("slow", "ended"), [(1, True), (2, False)])
-async def test_what_does_not_die_at_once_is_waited_for_once_more(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch, slow: int, ended: bool
+@pytest.mark.parametrize(
+    ("error", "slow", "ended"),
+    [(UndyingError, 1, True), (UndyingError, 2, False), (DyingError, 6, True), (DyingError, 7, False)],
+)
+async def test_what_does_not_die_at_once_is_waited_for(
+    ctx: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[UndyingError],
+    slow: int,
+    ended: bool,
 ) -> None:
-    """A machine with processes that give back much memory is not lost; one with processes that are stuck is."""
+    """A machine with processes that give back much memory is not lost, nor is one without a free processor for a while.
+
+    One with processes that are stuck in the kernel is.
+    """
     asked: list[int] = []
 
     async def settle(_: AgentClient, command: Fence, **more: float) -> str:
         asked.append(command.epoch)
         if len(asked) <= slow:
-            raise UndyingError("state D")
+            raise error("pid 7")
         return "settled"
 
     monkeypatch.setattr(AgentClient, "settle", settle)
     answers = await fleet.settle(ctx, ctx.ledger.machines()[:1], "gpt", 7)
-    assert asked == [7, 7]
+    assert asked == [7] * (slow + ended)
     assert bool(fleet.lost(answers)) is not ended

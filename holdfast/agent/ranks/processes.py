@@ -8,16 +8,13 @@ import itertools
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 
 from holdfast.agent.ranks import proc, trackers
-from holdfast.errors import UndyingError
+from holdfast.errors import DyingError, UndyingError
 
 _GONE_S = 8.0
-_STARVED_S = 60.0
-"""A killed process that is not stuck in the kernel gets so long: it may have to wait for a processor."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_CHILDREN = 64
 
@@ -125,7 +122,8 @@ async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
     Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and those left then, get SIGKILL.
 
     Raises:
-        UndyingError: one does not die (stuck in the kernel); its machine should be evicted.
+        UndyingError: one does not die, stuck in the kernel; its machine should be evicted.
+        DyingError: one has not died yet, and is not stuck.
     """
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
@@ -156,18 +154,13 @@ async def _kill(alive: Sequence[Watched]) -> None:
 
 
 async def _until_gone(killed: Sequence[Watched]) -> None:
-    began = time.monotonic()
-    while left := [process for process in killed if not process.gone.done()]:
-        await asyncio.wait([process.gone for process in left], timeout=_GONE_S)
-        stuck = [process for process in left if not process.gone.done()]
-        waited_s = time.monotonic() - began
-        if waited_s < _STARVED_S:
-            stuck = [process for process in stuck if proc.is_stuck(process.pid)]
-        if stuck:
-            raise UndyingError(
-                f"ranks (rank, pid) {[(process.rank, process.pid) for process in stuck]} did not die within "
-                f"{waited_s:.0f} s of SIGKILL: evict the machine."
-            )
+    await asyncio.wait([process.gone for process in killed], timeout=_GONE_S)
+    if not (left := [process for process in killed if not process.gone.done()]):
+        return
+    told = f"ranks (rank, pid) {[(process.rank, process.pid) for process in left]} did not die within {_GONE_S:.0f} s"
+    if any(proc.is_stuck(process.pid) for process in left):
+        raise UndyingError(f"{told} of SIGKILL, stuck in the kernel: evict the machine.")
+    raise DyingError(f"{told} of SIGKILL, and are not stuck: the machine has no free processor for them.")
 
 
 def _cpu_s(fields: Sequence[bytes]) -> float:

@@ -26,15 +26,13 @@ from holdfast.agent.ranks import marks, proc, trackers
 from holdfast.agent.ranks.epoch_groups import EpochGroups
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.proc import KnownProcess
-from holdfast.errors import UndyingError
+from holdfast.errors import DyingError, UndyingError
 from holdfast.paths import ENV_AGENT, of_agent
 
 _log = logging.getLogger(__name__)
 
 GONE_S = 3.0
-"""After SIGKILL, for a process that is stuck in the kernel then."""
-STARVED_S = 30.0
-"""More, for one that is not: the host has no free processor for it, or it is another user's."""
+"""After SIGKILL; a process that takes longer is stuck in the kernel."""
 TIDY_S = 1.0
 """Helpers that remove shared memory when the processes that they serve have ended get this long for it."""
 _AGAIN_S = 0.002
@@ -53,7 +51,6 @@ class Remains:
         groups: EpochGroups,
         *,
         gone_s: float = GONE_S,
-        starved_s: float = STARVED_S,
     ) -> None:
         """``controls`` has the control pages of the machine whose folder is ``folder``."""
         self._groups = groups
@@ -62,7 +59,7 @@ class Remains:
         self._any_agent = f"\0{ENV_AGENT}={folder}:".encode()
         self._this_agent = self._any_agent + f"{incarnation}\0".encode()
         self._forks = forks
-        self._gone_s, self._starved_s = gone_s, starved_s
+        self._gone_s = gone_s
         self._clear = False
         # A pool of its own: a start must not queue behind transfers in the event loop's default executor.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="remains")
@@ -121,12 +118,8 @@ class Remains:
         while empty < 2:
             left = find()
             empty = 0 if left else empty + 1
-            if left and (over_s := time.monotonic() - deadline) > 0:
-                stuck = (
-                    left if over_s > self._starved_s else [each for each in left if proc.is_stuck(each.pid)]
-                )
-                if stuck:
-                    raise UndyingError(_cannot(stuck, self._gone_s + over_s))
+            if left and time.monotonic() > deadline:
+                raise _cannot(left, self._gone_s)
             for process in left:
                 if time.monotonic() > began + tidy or not trackers.tidies(proc.command(process.pid)):
                     process.send(signal.SIGKILL)
@@ -201,10 +194,12 @@ def _ancestors() -> Iterator[int]:
         known = proc.look(known.parent)
 
 
-def _cannot(left: Sequence[KnownProcess], within_s: float) -> str:
-    told = ", ".join(map(str, left))
-    return (
-        f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {told}. In state D "
-        "they are stuck in the kernel, else they are another user's; nothing is started beside them. End them, or "
-        "evict the machine."
+def _cannot(left: Sequence[KnownProcess], within_s: float) -> UndyingError:
+    names = ", ".join(map(str, left))
+    told = f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {names}"
+    if any(proc.is_stuck(process.pid) for process in left):
+        return UndyingError(f"{told}. In state D they are stuck in the kernel: evict the machine.")
+    return DyingError(
+        f"{told}. The machine has no free processor for them, or they are another user's; nothing is started "
+        "beside them. If they stay, end them or evict the machine."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -255,9 +254,9 @@ class Adopting:
         self.left = left
 
 
-def remains(folder: Path, *left: int, gone_s: float = 60.0, starved_s: float = 0.0) -> Remains:
-    groups, forks = EpochGroups(folder, None), Adopting(*left)
-    return Remains(folder / "control", folder, "i1", forks, groups, gone_s=gone_s, starved_s=starved_s)  # type: ignore[arg-type]
+def remains(folder: Path, *left: int, gone_s: float = 60.0) -> Remains:
+    groups = EpochGroups(folder, None)
+    return Remains(folder / "control", folder, "i1", Adopting(*left), groups, gone_s=gone_s)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -280,22 +279,6 @@ async def test_what_cannot_be_killed_is_named(tmp_path: Path, monkeypatch: pytes
         left._gone_s = 60.0
         assert await left.end("toy-e1", alone=True) == [stuck.pid]
         assert await left.end("toy-e1", alone=True) == []
-
-
-async def test_a_killed_process_that_is_not_stuck_waits_for_a_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a host with hundreds that compute its end takes longer than that of any other: no fault of the machine."""
-    looks, kill = itertools.count(), signal.pidfd_send_signal
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *args: kill(*args) if next(looks) > 20 else None)
-    with sleeping(HOLDFAST_CONTROL=f"{tmp_path}/control/toy-e1-r0") as starved:
-        left = remains(tmp_path, starved.pid, gone_s=0.001, starved_s=60.0)
-        with monkeypatch.context() as patch:
-            patch.setattr(proc, "is_stuck", lambda _: True)
-            with pytest.raises(UnavailableError, match=rf"{starved.pid} \(sleep"):
-                await left.end("toy-e1", alone=True)
-        assert await left.end("toy-e1", alone=True) == [starved.pid]
-    assert next(looks) > 20
 
 
 async def test_a_look_that_takes_long_leaves_time_to_die(

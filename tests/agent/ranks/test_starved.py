@@ -10,42 +10,23 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.agent.ranks import proc, processes
-from holdfast.errors import UndyingError
+from holdfast.errors import DyingError, UndyingError
 
 
 def killed() -> SimpleNamespace:
     return SimpleNamespace(rank=3, pid=77, gone=asyncio.get_running_loop().create_future())
 
 
-async def test_a_stuck_rank_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stuck", [True, False])
+async def test_a_rank_that_does_not_die_is_stuck_or_waits_for_a_processor(
+    monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    """The one who asked may ask again where it is not stuck."""
     monkeypatch.setattr(processes, "_GONE_S", 0.0)
-    monkeypatch.setattr(proc, "is_stuck", lambda pid: pid == 77)
-    with pytest.raises(UndyingError, match=r"\(3, 77\).* did not die within 0 s of SIGKILL"):
+    monkeypatch.setattr(proc, "is_stuck", lambda pid: stuck and pid == 77)
+    with pytest.raises(UndyingError, match=r"\(3, 77\).* did not die within 0 s of SIGKILL") as raised:
         await processes._until_gone([killed()])  # type: ignore[list-item]
-
-
-async def test_a_rank_that_waits_for_a_processor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at again and again; it ends at last."""
-    one, looks = killed(), []
-
-    def look(pid: int) -> bool:
-        looks.append(pid)
-        if len(looks) == 5:
-            one.gone.set_result(-9)
-        return False
-
-    monkeypatch.setattr(processes, "_GONE_S", 0.001)
-    monkeypatch.setattr(proc, "is_stuck", look)
-    await processes._until_gone([one])
-    assert looks == [77] * 5
-
-
-async def test_nothing_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_GONE_S", 0.001)
-    monkeypatch.setattr(processes, "_STARVED_S", 0.0)
-    monkeypatch.setattr(proc, "is_stuck", lambda _: False)
-    with pytest.raises(UndyingError, match="did not die"):
-        await processes._until_gone([killed()])  # type: ignore[list-item]
+    assert isinstance(raised.value, DyingError) is not stuck
 
 
 def test_a_process_is_stuck_if_one_of_its_threads_is(monkeypatch: pytest.MonkeyPatch) -> None:
