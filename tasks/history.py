@@ -184,6 +184,7 @@ def _ran_on(ctx: Context, past: Incident, following: Incident, epochs: Sequence[
     if not starts.never_reported(epochs, ctx.ledger.job(past.job).submitted_at):
         return False
     before_s, ran_s = (_ran_s(epochs, each) for each in (past, following))
+    ran_s = min(ran_s, max(0.0, following.detected_at - past.detected_at))  # both may be of one epoch
     outside = signature_of(ctx, following, epochs).from_outside
     return without_steps.progressed(ran_s, before_s, ctx.policy.ladder.progress_s, from_outside=outside)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from holdfast import names
 from holdfast.errors import SettingsError
@@ -35,6 +35,9 @@ _IN_WORDS = {
     about["pattern"]: about["description"]
     for about in (each.json_schema() for each in (names.JOB, names.ROLE, names.MACHINE))
 }
+
+_OF_NAMES = ("extra_forbidden", "missing")
+"""Mistakes for which it helps to know the fields that there are."""
 
 
 def read(path: Path) -> JobSpec:
@@ -66,10 +69,37 @@ def parse(
         return JobSpec.model_validate(content)
     except ValidationError as error:
         lines = [_placed(dict(detail), line_of, texts) for detail in error.errors()]
-    known = ", ".join(JobSpec.model_fields)
-    raise SettingsError(
-        f"job file {origin}:\n" + "\n".join(f"  {line}" for line in lines) + f"\n  (fields: {known})"
-    )
+        places = dict.fromkeys(detail["loc"][:-1] for detail in error.errors() if detail["type"] in _OF_NAMES)
+    told = [*lines, *(f"({known})" for place in places if (known := _known(place)))]
+    raise SettingsError(f"job file {origin}:\n" + "\n".join(f"  {line}" for line in told))
+
+
+def _known(place: Location) -> str:
+    """Return what may stand at a place of the job file; empty: that is no table of fields."""
+    kind: Any = JobSpec
+    for part in place:
+        if _is_model(kind):
+            field = kind.model_fields.get(str(part))
+            kind = field.annotation if field is not None else None
+            kind = kind if get_origin(kind) in (dict, list, tuple) else _model_in(kind)
+        else:
+            kind = _model_in(kind)
+    if not _is_model(kind):
+        return ""
+    # The sizes of an elastic job stand under `machines`.
+    fields = ", ".join(name for name in kind.model_fields if (kind, name) != (JobSpec, "elastic"))
+    return f"fields of {'.'.join(map(str, place))}: {fields}" if place else f"fields: {fields}"
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _model_in(kind: Any) -> Any:
+    """Return the model among the arguments of a type, such as ``Model | None`` or ``dict[str, Model]``; else None."""
+    if _is_model(kind):
+        return kind
+    return next((found for each in get_args(kind) if (found := _model_in(each)) is not None), None)
 
 
 def _placed(

@@ -188,6 +188,11 @@ def test_unknown_machine_of_a_fault(cli: Cli) -> None:
         (JOB + "start_from: {job: a, step: last}\n", ["start_from.step: 'last'", "or newest"]),
         (JOB + "start_from: {job: a, parts: model}\n", ["start_from.parts: 'model'", "[model]"]),
         (JOB + "machnies: 3\n", ["machnies = 3", "no such field", "ranks_per_machine"]),
+        (
+            JOB + "roles: {w: {script: t.py, replicaz: 3}}\n",
+            ["w.replicaz = 3", "fields of roles.w: kind, script,"],
+        ),
+        (JOB + "start_from: {jobb: a}\n", ["start_from.jobb", "fields of start_from: job, step,"]),
         (JOB + "checkpoint: {s3_every_steps: 0}\n", ["checkpoint.s3_every_steps = 0"]),
         (JOB + "parallelism: {tp: 3}\n", ["tp x pp = 3", "2 ranks"]),
         (JOB + "  bad: [\n", ["line", "not valid YAML"]),

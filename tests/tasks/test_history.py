@@ -105,6 +105,13 @@ def test_a_job_without_steps_makes_progress_by_running(
     assert before.ran_on is progress
 
 
+def test_the_time_before_an_incident_is_no_progress_after_it(past: Past) -> None:
+    """Two incidents of one epoch, which ran for long before the first."""
+    past.fail(after_s=7200, signal="SIGKILL")
+    (before,) = history.past_incidents(past.ctx, past.fail(after_s=60, signal="SIGKILL"))
+    assert not before.ran_on
+
+
 def test_a_job_with_steps_makes_none_by_running(past: Past) -> None:
     """It stood still for two hours."""
     past.reach(100)

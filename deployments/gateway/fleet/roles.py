@@ -177,8 +177,9 @@ class Roles:
         while left := await self._trainer_waits(name):
             if loop.time() > end:
                 raise UnavailableError(
-                    f"job {name}: its trainer needs {', '.join(left)}, which did not announce their addresses within "
-                    f"{READY_S:g} s; their logs say why. Nothing of the trainer was started"
+                    f"job {name}: its trainer needs {', '.join(left)}: not each replica announced an address within "
+                    f"{READY_S:g} s; their logs show why. Nothing of the trainer was started. If a role takes longer, leave "
+                    "it out of roles.trainer.needs, and call roles.wait_for in the script"
                 )
             await asyncio.sleep(TICK_S)
 

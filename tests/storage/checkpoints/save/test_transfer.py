@@ -65,7 +65,8 @@ def failing(error: BaseException) -> Callable[..., None]:
 
 
 def test_a_copy_that_fails_where_training_waits_fails_the_save_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = Transfer(Route(moves(*MIXED)))
+    made = moves(*MIXED)  # a transfer has the addresses alone
+    copied = Transfer(Route(made))
     monkeypatch.setattr(transfer, "copy_all", failing(RuntimeError("no memory")))
     copied.wait()
     with pytest.raises(CheckpointError, match="no memory"):
@@ -75,7 +76,8 @@ def test_a_copy_that_fails_where_training_waits_fails_the_save_alone(monkeypatch
 def test_an_interrupt_of_the_training_thread_leaves_no_thread_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copied = Transfer(Route(moves(*MIXED)))
+    made = moves(*MIXED)  # a transfer has the addresses alone
+    copied = Transfer(Route(made))
     monkeypatch.setattr(transfer, "copy_all", failing(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         copied.wait()
