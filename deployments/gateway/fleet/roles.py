@@ -178,8 +178,8 @@ class Roles:
             if loop.time() > end:
                 raise UnavailableError(
                     f"job {name}: its trainer needs {', '.join(left)}: not each replica announced an address within "
-                    f"{READY_S:g} s; their logs show why. Nothing of the trainer was started. If a role takes longer, leave "
-                    "it out of roles.trainer.needs, and call roles.wait_for in the script"
+                    f"{READY_S:g} s; their logs show why. Nothing of the trainer was started. If a role takes longer, "
+                    "leave it out of roles.trainer.needs, and call roles.wait_for in the script"
                 )
             await asyncio.sleep(TICK_S)
 
