@@ -56,7 +56,7 @@ E2E = $(sort $(patsubst %/conftest.py,%,$(shell grep -rl --include='*.py' 'mark\
 # them, file by file.
 test: $(STAMP)
 	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 3 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
+	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
 
 # What CI has no time for.
 test-thorough: $(STAMP)
