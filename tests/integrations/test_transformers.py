@@ -54,10 +54,13 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgen
 @pytest.mark.thorough
 @pytest.mark.timeout(1000)
 def test_another_number_of_ranks_goes_on_with_the_same_samples(make_agent: MakeAgent, tmp_path: Path) -> None:
-    """Two ranks with batches of four are killed; one with batches of four is refused, one with eight goes on."""
+    """Two ranks with batches of four are killed; one with batches of four is refused, one with eight goes on.
+
+    Without dropout: two ranks draw other masks than one.
+    """
     two, one = make_agent(2), make_agent(1)
     apart = {"LOCAL_RANK": "0"}  # by which the Trainer knows that there are several
-    two.start(SCRIPT, [tmp_path / "two.pt", tmp_path, 1], **apart)
+    two.start(SCRIPT, [tmp_path / "two.pt", tmp_path, 1, 4, 0], **apart)
     two.wait_for(lambda: two.of("saved", 0) and two.of("saved", 1) and two.common_step() >= 3)
     two.kill()
     step = two.common_step()
@@ -65,10 +68,10 @@ def test_another_number_of_ranks_goes_on_with_the_same_samples(make_agent: MakeA
     one.start(SCRIPT, [tmp_path / "one.pt", tmp_path], lambda _: (step, folder))
     assert one.join() != [0]
     assert "steps were of 8 samples each, and are of 4 now" in one.output()
-    one.start(SCRIPT, [tmp_path / "one.pt", tmp_path, 0, 8], lambda _: (step, folder))
+    one.start(SCRIPT, [tmp_path / "one.pt", tmp_path, 0, 8, 0], lambda _: (step, folder))
     assert one.join() == [0], one.output()
     whole = make_agent(1)
-    whole.start(SCRIPT, [tmp_path / "whole.pt", tmp_path, 0, 8])
+    whole.start(SCRIPT, [tmp_path / "whole.pt", tmp_path, 0, 8, 0])
     assert whole.join() == [0], whole.output()
     expected, found = weights(tmp_path / "whole.pt"), weights(tmp_path / "one.pt")
     assert all(torch.allclose(expected[name], found[name], atol=1e-4) for name in expected)

@@ -1,4 +1,7 @@
-"""A tiny classifier with dropout under the Hugging Face Trainer: 2.5 epochs of 8 steps, shuffled."""
+"""A tiny classifier with dropout under the Hugging Face Trainer: 2.5 epochs of 8 steps, shuffled.
+
+``hf_trainer.py OUT FOLDER [SECONDS_MORE_PER_STEP [BATCH [DROPOUT]]]``
+"""
 
 import sys
 import time
@@ -18,7 +21,9 @@ set_seed(7)
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 2))
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.Dropout(float(sys.argv[5]) if sys.argv[5:] else 0.3), nn.Linear(16, 2)
+        )
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = self.layers(x)
