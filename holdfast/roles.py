@@ -30,7 +30,8 @@ ENV_FOLDER = "HOLDFAST_ROLES"  # folder of the job's members and announcements o
 ENV_HOST = "HOLDFAST_ROLE_HOST"  # where the others reach this machine
 
 MEMBERS = "members.json"
-ANNOUNCED = "announced"
+_NOTES = "announced"
+ADDRESS, ALIVE = "json", "alive"
 _LOOK_S = 0.1
 
 
@@ -56,10 +57,8 @@ def announce(port: int) -> None:
     """
     if not 0 < port < 65536:
         raise ValueError(f"port = {port}: expected 1 to 65535")
-    folder = os.environ.get(ENV_FOLDER)
-    if not folder:
-        return
-    written(Path(folder) / ANNOUNCED / f"{_name()}.json", {"port": port, "pid": os.getpid()})
+    if (path := _own_note(ADDRESS)) is not None:
+        written(path, {"port": port, "pid": os.getpid()})
 
 
 def alive() -> None:
@@ -67,8 +66,7 @@ def alive() -> None:
 
     Cheap; call it in each turn of the main loop. It counts from the first call on: a long start is no silence.
     """
-    if folder := os.environ.get(ENV_FOLDER):
-        path = Path(folder) / ANNOUNCED / f"{_name()}.alive"
+    if (path := _own_note(ALIVE)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
 
@@ -122,8 +120,15 @@ def read(path: Path) -> Any:
         return None
 
 
-def _name() -> str:
-    return f"{role()}-{index()}-{os.environ.get(ENV_GENERATION, '0')}"
+def note(folder: Path, of: str, index: int, generation: int, kind: str) -> Path:
+    """Return the file in a job's folder that a process writes for its agent: its :data:`ADDRESS`, or :data:`ALIVE`."""
+    return folder / _NOTES / f"{of}-{index}-{generation}.{kind}"
+
+
+def _own_note(kind: str) -> Path | None:
+    folder = os.environ.get(ENV_FOLDER)
+    generation = int(os.environ.get(ENV_GENERATION) or 0)
+    return note(Path(folder), role(), index(), generation, kind) if folder else None
 
 
 def _members() -> list[dict[str, Any]]:

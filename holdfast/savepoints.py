@@ -123,9 +123,8 @@ class Savepoints:
                 return self._newest[index]
         except OSError as error:
             if index not in self._newest:
-                return (
-                    None  # before the first savepoint: the Session looks at the state before it restores one
-                )
+                # Before the first savepoint: the Session looks at the state before it restores one.
+                return None
             raise CheckpointError(
                 f"role {self._role}: replica {index} cannot be asked for its state ({error}): the step is not saved"
             ) from error

@@ -27,8 +27,9 @@ def past_incidents(ctx: Context, incident: Incident) -> list[PastIncident]:
     """
     epochs = ctx.ledger.epochs(incident.job)
     earlier = _recovered(ctx, incident, epochs)
+    stepless = starts.never_reported(epochs, ctx.ledger.job(incident.job).submitted_at)
     return [
-        _past(ctx, past, following, epochs)
+        _past(ctx, past, following, epochs, stepless=stepless)
         for past, following in zip(earlier, [*earlier, incident][1:], strict=True)
     ]
 
@@ -158,7 +159,9 @@ def _fresh_since(
     return max([ctx.ledger.job(incident.job).submitted_at, *by_hand, *updates])
 
 
-def _past(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Epoch]) -> PastIncident:
+def _past(
+    ctx: Context, past: Incident, following: Incident, epochs: Sequence[Epoch], *, stepless: bool
+) -> PastIncident:
     before, after = _reached(epochs, past.epoch), _reached(epochs, following.epoch)
     between = [each for each in epochs if past.epoch < each.epoch <= following.epoch]
     done = sum(max(0, (each.last_step or 0) - each.start_step) for each in between if each.last_step)
@@ -174,15 +177,13 @@ def _past(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Ep
         ),
         progressed_steps=new,
         redone_steps=max(0, done - new),
-        ran_on=_ran_on(ctx, past, following, epochs),
+        ran_on=stepless and _ran_on(ctx, past, following, epochs),
         signature=signature_of(ctx, past, epochs),
     )
 
 
 def _ran_on(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Epoch]) -> bool:
-    """Return whether ranks that report no steps ran for long enough between two incidents."""
-    if not starts.never_reported(epochs, ctx.ledger.job(past.job).submitted_at):
-        return False
+    """Return whether the ranks of a job that reports no steps ran for long enough between two incidents."""
     before_s, ran_s = (_ran_s(epochs, each) for each in (past, following))
     ran_s = min(ran_s, max(0.0, following.detected_at - past.detected_at))  # both may be of one epoch
     outside = signature_of(ctx, following, epochs).from_outside

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from holdfast import names
 from holdfast.errors import SettingsError
@@ -76,30 +76,15 @@ def parse(
 
 def _known(place: Location) -> str:
     """Return what may stand at a place of the job file; empty: that is no table of fields."""
-    kind: Any = JobSpec
-    for part in place:
-        if _is_model(kind):
-            field = kind.model_fields.get(str(part))
-            kind = field.annotation if field is not None else None
-            kind = kind if get_origin(kind) in (dict, list, tuple) else _model_in(kind)
-        else:
-            kind = _model_in(kind)
-    if not _is_model(kind):
-        return ""
     # The sizes of an elastic job stand under `machines`.
-    fields = ", ".join(name for name in kind.model_fields if (kind, name) != (JobSpec, "elastic"))
-    return f"fields of {'.'.join(map(str, place))}: {fields}" if place else f"fields: {fields}"
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _model_in(kind: Any) -> Any:
-    """Return the model among the arguments of a type, such as ``Model | None`` or ``dict[str, Model]``; else None."""
-    if _is_model(kind):
-        return kind
-    return next((found for each in get_args(kind) if (found := _model_in(each)) is not None), None)
+    fields = [name for name in policy_file.fields_at(JobSpec, place) if place or name != "elastic"]
+    if not fields:
+        return ""
+    return (
+        f"fields of {'.'.join(map(str, place))}: {', '.join(fields)}"
+        if place
+        else f"fields: {', '.join(fields)}"
+    )
 
 
 def _placed(

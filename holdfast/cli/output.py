@@ -156,6 +156,11 @@ def seconds(value: float | None) -> str:
     return f"{value / 3600:.1f} h" if value < 172_800 else f"{value / 86_400:.0f} d"
 
 
+def percent(value: float | None) -> str:
+    """Return ``97.2 %``; empty for none."""
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
 def _cell(value: object) -> str:
     return "" if value is None else plain(value)
 

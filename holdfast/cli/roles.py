@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.cli.output import print_table, say
+from holdfast.cli.output import percent, print_table, say
 from holdfast.models.job import ENDED
 
 
@@ -21,7 +21,7 @@ def show(jobs: Iterable[Mapping[str, Any]]) -> None:
             role["name"],
             role["kind"],
             f"{role['running']} of {role['replicas']}",
-            _percent(role.get("share")),
+            percent(role.get("share")),
             role["restarts"],
             state(role),
         )
@@ -32,10 +32,6 @@ def show(jobs: Iterable[Mapping[str, Any]]) -> None:
         for place in role["places"]:
             if place["phase"] == "failed":
                 say(f"{name}: {role['name']} {place['index']} needs a person: {place['why']}")
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def state(role: Mapping[str, Any]) -> str:

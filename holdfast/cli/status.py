@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli import context, roles
-from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
+from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, state
 from holdfast.shown import size
 
 
@@ -156,8 +156,3 @@ def most_lost(by_phase: Mapping[str, float]) -> str:
     """Return the phases that cost most: ``undetected 3 min, restarting 40 s``."""
     most = sorted(by_phase.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{phase.replace('_', ' ')} {seconds(value)}" for phase, value in most)
-
-
-def percent(value: float | None) -> str:
-    """Return ``97.2 %``; empty for none."""
-    return "" if value is None else f"{100 * value:.1f} %"

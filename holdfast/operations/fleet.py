@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
@@ -155,13 +154,14 @@ async def settle(
             switch_s=ctx.policy.keep_processes.switch_s if keep_s else SWITCH_S,
         )
         connect_s = GIVEN_UP_S if machine.name in given_up else CONNECT_S
-        for asked in itertools.count(1):
+        asked = 1
+        while True:
             try:
                 return await agent.settle(command, connect_s=connect_s)
             except UndyingError as error:
                 if asked >= (DYING_ASKED if isinstance(error, DyingError) else UNDYING_ASKED):
                     raise
-        raise AssertionError
+                asked += 1
 
     return await ask(ctx, machines, stop, at_once=STOP_AT_ONCE if grace_s or keep_s else AT_ONCE)
 

@@ -168,7 +168,9 @@ def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     location = tuple(part for part in error["loc"] if part != "[key]")
     name = _dotted(location)
     if error["type"] == "extra_forbidden":
-        return f"{name} is not a known key. Allowed here: {', '.join(_keys_beside(model, location))}."
+        return (
+            f"{name} is not a known key. Allowed here: {', '.join(sorted(fields_at(model, location[:-1])))}."
+        )
     if error["type"] == "missing":
         return f"{name} is missing; give it a value."
     # A rule of our own states itself what it expects, which may be less than all of the choices.
@@ -180,15 +182,27 @@ def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     return f"{name}{shown}: {message}." + (f" Allowed: {allowed}." if allowed else "")
 
 
-def _keys_beside(model: type[BaseModel], location: Location) -> list[str]:
-    kind = _type_at(model, location[:-1])
-    return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+def fields_at(model: type[BaseModel], location: Location) -> list[str]:
+    """Return the names of the fields at ``location``, in their order; none, where no model belongs there."""
+    kind = _model_in(_type_at(model, location))
+    return list(kind.model_fields) if _is_model(kind) else []
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _model_in(kind: Any) -> Any:
+    """Return the first model of a union, such as ``Model | None``; any other annotation as it is."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return next(filter(_is_model, choices), kind)
 
 
 def _type_at(model: Any, location: Location) -> Any:
-    """Return the annotation at ``location``, through models, mappings and lists; unions keep their first model."""
+    """Return the annotation at ``location``, through models, mappings and lists; of unions through the first model."""
     for part in location:
-        if isinstance(model, type) and issubclass(model, BaseModel):
+        model = _model_in(model)
+        if _is_model(model):
             field = model.model_fields.get(str(part))
             model = field.annotation if field else None
         elif get_origin(model) is dict:

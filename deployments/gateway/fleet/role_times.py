@@ -58,7 +58,7 @@ class RoleTimes:
                 await self._write(job.name, now)
         for name in self._looked_at.keys() - seen:  # it ended, or stands at zero
             await self._write(name, now)
-            del self._looked_at[name]
+            self._looked_at.pop(name, None)  # it may be submitted again meanwhile
 
     async def _write(self, job: str, now: float) -> None:
         await asyncio.to_thread(self._site.ledger.set_role_times, job, self._times[job])

@@ -41,28 +41,25 @@ class RoleFiles:
 
     def address(self, job: str, role: str, index: int, generation: int) -> str:
         """Return the address that a process announced; empty: none."""
-        told = roles.read(self._announcement(job, role, index, generation))
+        told = roles.read(self._note(job, role, index, generation, roles.ADDRESS))
         port = told.get("port") if isinstance(told, dict) else None
         return authority(self._host, port) if isinstance(port, int) else ""
 
     def alive_at(self, job: str, role: str, index: int, generation: int) -> int:
         """Return when a process last reported progress, in nanoseconds of the file system; 0: never."""
         try:
-            return self._alive(job, role, index, generation).stat().st_mtime_ns
+            return self._note(job, role, index, generation, roles.ALIVE).stat().st_mtime_ns
         except OSError:
             return 0
 
     def withdraw(self, job: str, role: str, index: int, generation: int) -> None:
         """Remove what a process that ended has announced."""
-        for path in (self._announcement, self._alive):
+        for kind in (roles.ADDRESS, roles.ALIVE):
             with contextlib.suppress(OSError):
-                path(job, role, index, generation).unlink()
+                self._note(job, role, index, generation, kind).unlink()
 
-    def _announcement(self, job: str, role: str, index: int, generation: int) -> Path:
-        return self._root / job / roles.ANNOUNCED / f"{role}-{index}-{generation}.json"
-
-    def _alive(self, job: str, role: str, index: int, generation: int) -> Path:
-        return self._announcement(job, role, index, generation).with_suffix(".alive")
+    def _note(self, job: str, role: str, index: int, generation: int, kind: str) -> Path:
+        return roles.note(self._root / job, role, index, generation, kind)
 
     def forget(self, job: str) -> None:
         """Remove the files of a job."""

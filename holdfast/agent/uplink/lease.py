@@ -55,9 +55,8 @@ class LeaseWatch:
                 _log.error("%s: this machine is cut off, its ranks end", why)
                 try:
                     await self._stop(why)
-                except (
-                    HoldfastError
-                ) as error:  # what is left is ended again: the agent lives on, with its memory
+                except HoldfastError as error:
+                    # What is left is ended again: the agent lives on, with what it has in memory.
                     _log.error("%s", error)
 
     def _until_due_s(self) -> float:
