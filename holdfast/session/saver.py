@@ -1,4 +1,4 @@
-"""Saves of one epoch: each rank copies its own state while it computes on, and the ranks exchange votes beside that."""
+"""Saves of one epoch: each rank copies its own state while it computes on; what becomes of it is found beside that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError, StaleError
-from holdfast.session.agenda import Agenda
-from holdfast.session.agreement import Group, Result, Vote
-from holdfast.session.background import Background
+from holdfast.session.agreement import Vote
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import RankContext
-from holdfast.session.counts import Counts
-from holdfast.session.due_calls import DueCalls
+from holdfast.session.outcomes import Outcomes
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import RankReporter
@@ -49,10 +45,6 @@ LAST_S = 60.0
 """The last save of a job waits at most this for the one before it, and for itself."""
 LAST_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """Before each attempt at it: as many on all ranks, and longer in all than :data:`own_buffers.COPY_LAG_S`."""
-LONGEST_PAUSE_S = 0.05
-"""Before the first look for the peer's copy, in seconds."""
-QUIET_S = 30.0
-"""Between two lines in the log that report the same kind of failed saves."""
 
 
 class Saver:
@@ -64,34 +56,22 @@ class Saver:
     """
 
     def __init__(self, context: RankContext, boundary: Boundary, reporter: RankReporter) -> None:
-        self.counts = Counts()
         self._context = context
         self._boundary = boundary
         self._reporter = reporter
-        self._group = Group()
-        self._agenda = Agenda()
-        self._due = DueCalls()
-        self._background = Background()
         self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
-        self._planner = Planner(context, self._group, self._own)
+        self._outcomes = Outcomes(context, boundary, reporter, self._own)
+        self.counts = self._outcomes.counts
+        self._planner = Planner(context, self._outcomes.group, self._own)
         self._save: Save | None = None
-        self._stalled_s = self._copy_s = 0.0
+        self._stalled_s = 0.0
         self._recorded = False
         """An optimizer's step is part of a CUDA graph: when that is replayed, nothing is called that could wait."""
         self._unhook = _before_every_update(self)
         self._closed = False
-        self._changing: set[str] = set()
         self._patient = True
-        self._gone = False
-        """Another rank is gone, or at another call: no save can become common any more in this epoch."""
-        self._telling = False
         self._skipped = 0
         self._newest = 0
-        self._common: int | None = None
-        """The step of the newest save that all ranks have."""
-        self._may_again = False
-        """A rank skipped the last call, or the next plan corrects it; the same on all ranks that heard its outcome."""
-        self._said_at: dict[str, float] = {}
 
     def require_room(self, state: Mapping[str, Any]) -> None:
         """Refuse ``state`` when the first tier has no room for its saves; warn when transfers will not fit beside.
@@ -160,14 +140,14 @@ class Saver:
         if self._closed:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
-        number = self._agenda.call()
+        number = self._outcomes.agenda.call()
         stepped = step > restored and (again or step != self._newest)
         if step < restored:
-            self._fail(step, _behind(step, restored))
+            self._outcomes.fail(step, _behind(step, restored))
         elif not stepped:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
-        known = not self._due.unknown or self._settled(step, step_s)
+        known = not self._outcomes.due.unknown or self._settled(step, step_s)
         forced = again or self._comes_together(step)
         if self._planner.writer is None:
             forced = known = True
@@ -177,8 +157,8 @@ class Saver:
             forced = known = True
             if not self._plan_again(state, step):
                 vote = Vote(number, step, "", failed=True)
-        if not self._due.decide(number, step, forced=forced):
-            self._may_again = again
+        if not self._outcomes.due.decide(number, step, forced=forced):
+            self._outcomes.may_again = again
             if good and stepped:
                 self._leave_out(step)
             return
@@ -186,7 +166,8 @@ class Saver:
             vote, save = self._attempt(state, number, step, everything=everything, known=known)
         if save is not None:
             self._newest = step
-        self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
+        replicated = len(self._planner.replicated)
+        self._outcomes.background.submit(functools.partial(self._conclude, vote, save, replicated))
 
     def save_last(
         self,
@@ -206,25 +187,25 @@ class Saver:
         """
         for pause_s in LAST_PAUSES_S:
             if not self.flush(LAST_S):
-                self._gone = (
+                self._outcomes.gone = (
                     True  # how many attempts the others make is not known: no later call would meet theirs
                 )
                 return
-            if self._gone or step in (self._common, restored):
+            if self._outcomes.gone or step in (self._outcomes.common_step, restored):
                 return
             time.sleep(pause_s)
-            self._may_again = False
+            self._outcomes.may_again = False
             self.save(
                 state, step, good=good, everything=everything, step_s=step_s, restored=restored, again=True
             )
-            if self.flush(LAST_S) and not self._may_again:
+            if self.flush(LAST_S) and not self._outcomes.may_again:
                 return
 
     def close(self, timeout_s: float) -> bool:
         """Give up all saves, for good: the epoch is over. Return whether nothing is written any more."""
         self._closed = True
         self._unhook()
-        return self._background.end(timeout_s)
+        return self._outcomes.background.end(timeout_s)
 
     def wait(self) -> None:
         """Wait until no copy is under way: then tensors may be changed. Cheap when there is none."""
@@ -256,17 +237,17 @@ class Saver:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait at most so long for the last save to be complete, on the peer and known to all ranks; return whether."""
-        return self._background.wait(timeout_s)
+        return self._outcomes.background.wait(timeout_s)
 
     def _comes_together(self, step: int) -> bool:
         """Return whether all ranks save at this call: each waits for its last save, or all vote on every call."""
         wait_for_it = bool(self._context.patience_s) or self._boundary.must_hold(step)
-        return wait_for_it or self._group.votes_always
+        return wait_for_it or self._outcomes.group.votes_always
 
     def _leave_out(self, step: int) -> None:
         """Save nothing at a call that is not due. A rank that is far ahead of the others waits for them a little."""
         self._skip(step)
-        if self._skipped >= APART_CALLS and self._telling:
+        if self._skipped >= APART_CALLS and self._outcomes.telling:
             # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
             self._skipped = 0
             self.flush(APART_S)
@@ -275,7 +256,7 @@ class Saver:
         """Return whether the last save's outcome is known; wait a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
             return self.flush(HELD_S)
-        if not self._background.busy:
+        if not self._outcomes.background.busy:
             self._patient = True
             return True
         if (patience_s := self._context.patience_s) is not None:
@@ -295,18 +276,18 @@ class Saver:
         plan = writer.layout.plan
         # Of a rank that is gone it is not known whether the others call the last save common: it stays, and so does the
         # one before it.
-        may_save = known and not self._gone and not self._agenda.pending
+        may_save = known and not self._outcomes.gone and not self._outcomes.agenda.pending
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
         try:
             tree = self.tree_of(state)
             contents = self._planner.collect(tree)
-            if contents is None and self._group.alone:
+            if contents is None and self._outcomes.group.alone:
                 writer = self._planner.together(state, step)
                 contents = self._planner.collect(tree)
             if contents is None:
-                if self._group.alone:
+                if self._outcomes.group.alone:
                     raise unsteady(self._context.rank, step)
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True, needs_plan=True), None
@@ -318,7 +299,7 @@ class Saver:
             if writer.is_waiting_for_memory(self._own.keeps, in_place=self._own.in_place):
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True), None
-            self._fail(step, error)
+            self._outcomes.fail(step, error)
             return Vote(number, step, plan, failed=True), None
 
     def _start(
@@ -333,7 +314,7 @@ class Saver:
         self._save = writer.start(
             contents,
             step,
-            SteadyTensors(updated, frozenset(self._changing)),
+            SteadyTensors(updated, frozenset(self._outcomes.changing)),
             number=number,
             keeps=self._own.keeps,
             in_place=self._own.in_place,
@@ -342,144 +323,24 @@ class Saver:
         return self._save
 
     def _conclude(self, vote: Vote, save: Save | None, replicated: int) -> None:
-        """Finish a save in the thread, and receive the outcome of the call on all ranks."""
-        told = self._finish(save, vote) if save is not None else vote
-        late = self._own.late(time.monotonic())
-        told = replace(
-            told,
-            calls=self._due.decided,
-            rejects=self._agenda.rejects,
-            late=late,
-            replicated=save.replicated if save and told.saved else (0,) * replicated,
-        )
-        heard = self._tell(told, save)
-        while heard and (missed := self._due.missed()) is not None:
-            heard = self._tell(self._left_out(*missed, told), None)
-
-    def _left_out(self, number: int, step: int, told: Vote) -> Vote:
-        """Return the vote on a call that was due, and past when this rank heard of that."""
-        return Vote(
-            number,
-            step,
-            told.plan,
-            skipped=True,
-            late=self._own.late(time.monotonic()),
-            calls=self._due.decided,
-            rejects=self._agenda.rejects,
-            replicated=(0,) * len(told.replicated),
-        )
-
-    def _tell(self, told: Vote, save: Save | None) -> bool:
-        """Exchange the votes on a call; return whether all ranks are there."""
-        if self._own.single and not told.saved:
-            told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
-        result = self._exchange(told)
-        if result is None:
-            return False
-        self._hear(result, told, save)
-        if self._own.single:
-            self._hear_of_copies(result, told)
-        self._due.take(told.number, result)  # last: from now on the next save may begin
-        return True
-
-    def _exchange(self, told: Vote) -> Result | None:
-        """Return the votes of all ranks; None when one of them is gone, or this process ends."""
-        self._telling = True
-        try:
-            return self._group.exchange(told, self._background.ended)
-        except CheckpointError as error:
-            self._agenda.forget()
-            if not self._background.ended():
-                self._gone = True
-                self._fail(told.step, error)
-            return None
-        finally:
-            self._telling = False
-
-    def _hear_of_copies(self, result: Result, told: Vote) -> None:
-        """Copy a single buffer when all ranks have theirs, and free it when the peers of all have it."""
-        if result.common:
-            self._wait_for_copy()
-            later = self._exchange(replace(told, copied=self._boundary.copied))
-            if later is None:
-                return
-            result = later
-        if result.copied:
-            self._own.copied()
-        else:
-            self._boundary.remind()
-
-    def _finish(self, save: Save, vote: Vote) -> Vote:
-        """Complete the shard, report it to the agent, and wait a bounded time for the peer's copy."""
-        try:
-            whole = save.run()
-        except Exception as error:
-            save.abandon()
-            self._fail(save.step, error)
-            return replace(vote, failed=True)
-        if not whole:
-            self.counts.torn += 1
-            self._changing.update(save.torn)
-            _log.warning(
-                "step %d is not saved: %s changed in place during the copy, not by an optimizer's step. From now on "
-                "it is copied before checkpoint() returns; or call Session.wait() before changing it.",
-                save.step,
-                ", ".join(save.torn[:5]),
-            )
-            return vote
-        self.counts.saved += 1
-        self._boundary.saved(save.step, save.path, save.nbytes)
-        if self._own.single:  # the peer overwrites its copy: not before all ranks have theirs
-            return replace(vote, saved=True, copied=False)
-        self._wait_for_copy()
-        return replace(vote, saved=True, copied=self._boundary.copied)
-
-    def _wait_for_copy(self) -> None:
-        """Look for the copy first after most of the time that the last one took: each look takes time from the step."""
-        began = time.monotonic()
-        pause = max(0.0001, min(0.8 * self._copy_s, LONGEST_PAUSE_S))
-        while not self._boundary.has_copy() and not self._background.ended():
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.005) if pause <= 0.005 else 0.001
-        self._copy_s = time.monotonic() - began
-
-    def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
-        self._agenda.take(result)
-        self._may_again = result.skipped or result.unequal or not result.same_call
-        if result.common and save is not None:
-            self._common = save.step
-            saved = self._context.epoch, save.step
-            self._own.common(saved, time.monotonic(), copied=result.copied, late=result.late)
-            self.counts.common += 1
-            self._boundary.common(save.step, save.path)
-        elif result.unequal:
-            _log.info(
-                "step %d: tensors that were the same on all ranks are so no longer: a new plan", told.step
-            )
-        elif result.same_call and not result.same_step:
-            self._fail(
-                told.step,
-                CheckpointError(
-                    f"ranks are at different steps: this one calls checkpoint() the {told.number}. time, at step "
-                    f"{told.step}. Call step() and checkpoint() for the same steps on all ranks."
-                ),
-            )
+        """Find the outcome, in the thread. Optimizers wait for the copy until then: this saver is still needed."""
+        self._outcomes.conclude(vote, save, replicated)
 
     def _plans_now(self, number: int) -> bool:
         """Return whether all ranks make a plan at this call; only then wait for the exchanges before it."""
-        if not self._agenda.due(number):
+        if not self._outcomes.agenda.due(number):
             return False
-        self.counts.waited += self._background.busy
-        if not self._background.wait(PLAN_PATIENCE_S):
-            self._agenda.forget()
-        return self._agenda.take_up(number)
+        self.counts.waited += self._outcomes.background.busy
+        if not self._outcomes.background.wait(PLAN_PATIENCE_S):
+            self._outcomes.agenda.forget()
+        return self._outcomes.agenda.take_up(number)
 
     def _plan_again(self, state: Mapping[str, Any], step: int) -> bool:
         """Make a later plan, together with all ranks; return False when there is none."""
         try:
             self._planner.together(state, step)
         except Exception as error:
-            self._fail(step, error)
+            self._outcomes.fail(step, error)
             return False
         return True
 
@@ -487,16 +348,6 @@ class Saver:
         self.counts.skipped += 1
         self._skipped += 1
         self._reporter.send("skipped", step=step, skipped=self.counts.skipped)
-
-    def _fail(self, step: int, error: Exception) -> None:
-        """Count a failed save, and report it: training goes on."""
-        self.counts.failed += 1
-        reason = f"{type(error).__name__}: {error}"[:500]
-        self._reporter.send("save_failed", step=step, reason=reason, failed=self.counts.failed)
-        now = time.monotonic()
-        if now - self._said_at.get("failed", -QUIET_S) >= QUIET_S:
-            self._said_at["failed"] = now
-            _log.warning("step %d is not saved (%d failed so far): %s", step, self.counts.failed, reason)
 
     def _count_unstepped(self, step: int) -> None:
         self.counts.unstepped += 1

@@ -301,7 +301,7 @@ def test_torn_saves_never_cost_the_common_shard(make_agent: MakeAgent) -> None:
     agent = make_agent()
     session, state = session_of(agent), training()
     session.restore(state)
-    session._saver._changing = Ignored()
+    session._saver._outcomes.changing = Ignored()
     common, torn = 0, 0
     for step in range(1, 121):
         session.step(step)
