@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from holdfast import names, proxies, secret, settings
 from holdfast.agent.ranks import scratch
@@ -15,6 +16,9 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing, require_tls
 from holdfast.paths import machine_dir
 from holdfast.shown import log_plainly, plain
+
+MODULES = "holdfast.agent.daemon"
+"""With all that a running agent needs."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,9 +59,14 @@ async def _run(machine: str, home: Path, host: str) -> int:
         return await agent.run()
 
 
-if __name__ == "__main__":
-    status = main()
+def run_and_exit(arguments: list[str] | None = None) -> NoReturn:
+    """Run the agent as this process."""
+    status = main(arguments)
     # All forked processes are dead; multiprocessing's exit handlers would only wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run_and_exit()

@@ -1,16 +1,16 @@
-"""Start the agents of several machines on one host, with the training libraries loaded once.
+"""Start the agents of several machines on one host, with the training libraries and the agent's own loaded once.
 
-A fork server loads torch and what belongs to it: two to three seconds of a processor, a quarter of a gigabyte. Where
-machines are process trees of one host, each would do so side by side. This program loads the same modules once, and for
-each line of its input (:class:`AgentOrder`) forks a process that forks the machine's fork server and then executes the
-agent. So the fork server is the agent's own child, and its pages are shared until they are written.
+A fork server loads torch and what belongs to it: two to three seconds of a processor, a quarter of a gigabyte; an agent
+takes over a second. Where machines are process trees of one host, each would do so side by side. This program loads the
+same modules once, and for each line of its input (:class:`AgentOrder`) forks a process that forks the machine's fork
+server and then becomes the agent. So the fork server is the agent's own child, and their pages are shared until they
+are written.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -19,20 +19,25 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast import settings
+from holdfast.agent import __main__ as agent_main
+from holdfast.agent import shown_process
 from holdfast.agent.ranks.forkserver import ADDRESS, ADOPTING, ENV_GIVEN, GivenForkServer, modules
 from holdfast.models import incarnation
 from holdfast.paths import ENV_AGENT, ENV_MACHINE_DIR, of_agent
 
 READY = b"ready\n"
+AGENT = (sys.executable, "-P", "-m", "holdfast.agent")
+"""The command of an agent that needs no program of its own: this process has its modules."""
 _BACKLOG = 128
-_ENV_START = 47
-"""Place of ``env_start`` in /proc/PID/stat, counted from the process state."""
+_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_")
+"""Variables that are read when a program starts: with others than this one's, the agent is executed."""
+_BEGAN = dict(os.environ)
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,11 @@ def main() -> None:
     """Load, say so, and start agents until the input ends; each is answered by its pid."""
     parser = argparse.ArgumentParser("holdfast.agent.starter", description=__doc__)
     parser.add_argument("--home", required=True, type=Path)
+    parser.add_argument(
+        "room", nargs="?", help="room for an agent's command line, as the list of processes shows it"
+    )
     names = modules(settings.load(parser.parse_args().home).preload_modules)
-    for name in names:
+    for name in [*names, agent_main.MODULES]:
         # As the fork server does: a missing module is met by the rank that needs it.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -78,12 +86,29 @@ def _start(order: AgentOrder, names: Sequence[str]) -> int:
         _redirect(order.log)
         os.chdir(order.folder)
         life = incarnation.fresh(order.environment)
-        tag({ENV_MACHINE_DIR: order.folder, ENV_AGENT: of_agent(Path(order.folder), life)})
-        given = _fork_server(names, life)
-        os.execve(order.command[0], order.command, order.environment | {ENV_GIVEN: given.dumped()})
+        shown_process.environment(
+            {ENV_MACHINE_DIR: order.folder, ENV_AGENT: of_agent(Path(order.folder), life)}
+        )
+        environment = order.environment | {ENV_GIVEN: _fork_server(names, life).dumped()}
+        if not _becomes_agent(order):
+            os.execve(order.command[0], order.command, environment)
+        os.environ.clear()
+        os.environ.update(environment)
+        shown_process.command(order.command)
+        agent_main.run_and_exit(order.command[len(AGENT) :])
     except BaseException:  # it must never return into the loop above
         traceback.print_exc()
         os._exit(1)
+
+
+def _becomes_agent(order: AgentOrder) -> bool:
+    """Return whether the agent can run in a fork of this process as it would in a program of its own."""
+    own, wanted = (
+        {name: value for name, value in variables.items() if name.startswith(_AT_START)}
+        for variables in (_BEGAN, order.environment)
+    )
+    # All agents iterate over sets alike; what starts this program has asked for that.
+    return tuple(order.command[: len(AGENT)]) == AGENT and {"PYTHONHASHSEED": "0", **wanted} == own
 
 
 def _redirect(log: str) -> None:
@@ -94,26 +119,6 @@ def _redirect(log: str) -> None:
     os.dup2(nothing, 0)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
-
-
-def tag(variables: Mapping[str, str]) -> None:
-    """Have ``/proc/PID/environ`` of this process and its forks show these variables.
-
-    It shows the memory that held the environment when the program was executed. The driver left room there: it finds a
-    machine's processes by its folder, and an agent those of the agents before it.
-    """
-    begin = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_ENV_START])
-    for name, value in variables.items():
-        content = b"\0" + Path("/proc/self/environ").read_bytes()
-        at = content.index(b"\0" + (start := os.fsencode(f"{name}=")))
-        room = content.index(b"\0", at + 1) - at - 1
-        entry = start + os.fsencode(value)
-        if len(entry) > room:
-            raise ValueError(
-                f"{name}={value}: longer than the {room} bytes that the starter was given for it."
-            )
-        ctypes.memmove(begin + at, entry.ljust(room, b"\0"), room)
-        os.environ[name] = value
 
 
 def _fork_server(names: Sequence[str], life: str) -> GivenForkServer:

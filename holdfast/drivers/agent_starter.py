@@ -19,7 +19,7 @@ AgentStarter = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 LOADED_S = 60.0
 """How long the libraries may take to load; agents that waited as long for it load them themselves."""
 ROOM = "/" + "-" * 4095
-"""Stands for the machine's folder in the environment of what starts agents: each overwrites it with its own."""
+"""Stands for the machine's folder in the environment of what starts agents, and for a command: each writes its own."""
 _ROOM_AGENT = ROOM + "-" * 256
 """Likewise for the folder and the agent's incarnation."""
 _ALONE_S = 10.0
@@ -48,7 +48,7 @@ def start_alone(command: Sequence[str], folder: Path, environment: Mapping[str, 
 def starting_together(home: Path, environment: Mapping[str, str]) -> Iterator[AgentStarter]:
     """Load the training libraries once; yield what starts agents with them, or each alone where that fails."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.agent.starter", "--home", str(home)],
+        [sys.executable, "-P", "-m", "holdfast.agent.starter", "--home", str(home), ROOM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -71,6 +71,45 @@ def test_each_agent_has_a_fork_server_of_its_own(driver: LocalDriver) -> None:
         assert server in processes.find_all(folder)
 
 
+def test_agents_share_what_they_loaded_and_are_listed_as_agents(driver: LocalDriver) -> None:
+    """Each is a fork, with the environment of its order; it is found by its command, as one that was executed."""
+    names = driver.provision(2)
+    for name in names:
+        agent, _ = started(driver, name)
+        folder = machine_dir(driver.home, name)
+        assert forked(agent)
+        assert f"holdfast.agent --machine {name} --home {driver.home}" in " ".join(agent.cmdline())
+        assert Path(agent.cwd()) == folder
+        assert f"{ENV_MACHINE_DIR}={folder}" in Path(f"/proc/{agent.pid}/environ").read_text().split("\0")
+        assert os.getsid(agent.pid) == agent.pid
+
+
+def test_an_agent_whose_libraries_differ_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that the dynamic linker reads at the start of a program has its effect."""
+    monkeypatch.setattr(
+        agent_starter, "start_alone", lambda *_: pytest.fail("it is started by the other one")
+    )
+    secret.create(tmp_path / "secret")
+    local = LocalDriver(tmp_path, environment=LIGHT | {"HOLDFAST_PORT": str(free_ports())})
+    with agent_starter.starting_together(tmp_path, local._environment(Path(agent_starter.ROOM))) as start:
+        ours = local._environment
+        monkeypatch.setattr(local, "_environment", lambda folder: {**ours(folder), "LD_BIND_NOW": "1"})
+        local._boot("m0", start)
+    try:
+        agent, server = started(local, "m0")
+        assert not forked(agent)
+        assert shared(machine_dir(tmp_path, "m0"))
+        assert "LD_BIND_NOW=1" in Path(f"/proc/{agent.pid}/environ").read_text().split("\0")
+        assert "LD_BIND_NOW=1" not in Path(f"/proc/{server.pid}/environ").read_text().split("\0")
+    finally:
+        processes.kill_all(machine_dir(tmp_path, "m0"))
+
+
+def forked(agent: psutil.Process) -> bool:
+    """Return whether it was forked from what started it: the agents of that are in its environment, with their own."""
+    return f"\0{ENV_AGENT}=/" in Path(f"/proc/{agent.pid}/environ").read_text()
+
+
 def test_what_a_former_agent_started_is_known_by_its_incarnation(driver: LocalDriver) -> None:
     """The agent reports the incarnation that its fork server, and so every fork of it, has in its environment."""
     for name in driver.provision(2):
@@ -108,7 +147,7 @@ def test_agents_that_cannot_share_load_by_themselves(
 
 def test_a_path_without_room_is_refused() -> None:
     """The memory behind the variable belongs to others."""
-    code = f"from holdfast.agent import starter; starter.tag({{'{ENV_MACHINE_DIR}': '/longer'}})"
+    code = f"from holdfast.agent import shown_process; shown_process.environment({{'{ENV_MACHINE_DIR}': '/longer'}})"
     told = subprocess.run(
         [sys.executable, "-c", code],
         env={ENV_MACHINE_DIR: "/short"},
