@@ -56,9 +56,12 @@ class PlainFormatter(logging.Formatter):
         return plain(redact.passwords(super().format(record)))
 
 
-def log_plainly(level: int = logging.INFO, filename: str | None = None) -> None:
-    """Set the process's log up: to standard error, or to a file. Warnings that repeat are thinned."""
+def log_plainly(level: int = logging.INFO, filename: str | None = None, *, force: bool = False) -> None:
+    """Set the process's log up: to standard error, or to a file. Warnings that repeat are thinned.
+
+    ``force``: also where a library has set one up before.
+    """
     handler = logging.FileHandler(filename) if filename else logging.StreamHandler()
     handler.addFilter(Thinned())
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[handler], force=force)

@@ -1,8 +1,8 @@
-"""What the list of processes shows of this one: its environment and its command, written over those that it began with.
+"""Environment and command of this process in the list of processes, written over those that it began with.
 
 ``/proc/PID/environ`` and ``/proc/PID/cmdline`` show the memory that held both when the program was executed, whatever
-the process does to its own copy later. A fork that becomes another process writes there; whoever started the program
-left room.
+the process does to its own copy later. A fork that becomes another process writes there; the driver that started the
+program left room.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from holdfast.clock import FakeClock
 from holdfast.errors import StaleError, UnknownError
 from holdfast.hindsight import opening
 from holdfast.hindsight.opening import ReplayedOpening
-from holdfast.hindsight.plain import without_prefect
 from holdfast.hindsight.record import Record
 from holdfast.hindsight.stand_ins import Hindsight, PastLedger
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
@@ -29,6 +28,7 @@ from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import context
+from holdfast.tasks.plain import without_prefect
 from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.recovery_context import Request
 

@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 from holdfast.deployments.gateway.api.approvals import asked
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
-from holdfast.hindsight import plain
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
@@ -27,7 +26,7 @@ from holdfast.models.machine import MachineState
 from holdfast.plugins.policy import ENTRY_FILE
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.policy_file import PolicyFile, parse
-from holdfast.tasks import approve, context, services
+from holdfast.tasks import approve, context, plain, services
 from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.recovery_context import Request
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch

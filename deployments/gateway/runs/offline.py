@@ -1,7 +1,8 @@
-"""Playbooks while Prefect is away: a process of its own per attempt, with a private server."""
+"""Playbooks while Prefect is away: a process of its own per attempt."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import psutil
 
 from holdfast import process_name
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
+from holdfast.deployments.local import pidfile
 from holdfast.models.alert import Incident
 from holdfast.paths import log_dir
 
@@ -21,7 +23,14 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def spawn(home: Path, incident: Incident) -> str:
-    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:PROCESS:STARTED``."""
+    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:PROCESS:STARTED``.
+
+    The process of an earlier attempt is ended: whatever it does next is refused, and it takes time from this one.
+    """
+    name = f"offline-{incident.id}"
+    if (earlier := pidfile.running(home, name)) is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            earlier.kill()
     # Asking the ended ones for their status takes them out of the process table.
     _children[:] = [child for child in _children if child.poll() is None]
     log_dir(home).mkdir(parents=True, exist_ok=True)
@@ -32,7 +41,7 @@ def spawn(home: Path, incident: Incident) -> str:
         incident.id,
         str(incident.attempt),
     ]
-    with (log_dir(home) / f"offline-{incident.id}-{incident.attempt}.log").open("ab") as output:
+    with (log_dir(home) / f"{name}-{incident.attempt}.log").open("ab") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -42,6 +51,7 @@ def spawn(home: Path, incident: Incident) -> str:
             env=os.environ | {"HOLDFAST_HOME": str(home.resolve())},
         )
     _children.append(process)
+    pidfile.write(home, name, process.pid)  # `down` ends it
     return f"{_PREFIX}{process_name.name_of(process.pid)}:{psutil.Process(process.pid).create_time():.2f}"
 
 
