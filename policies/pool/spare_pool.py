@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import binom, gamma
+import scipy  # whose part for statistics loads when it is used: a second of a processor
 
 from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
@@ -119,7 +119,7 @@ def size(
             f"standby pool: minimum = {minimum}, maximum = {maximum}; expected 0 <= minimum <= maximum. "
             "Change spare_pool in the policy file."
         )
-    computed = max(int(binom.ppf(percentile, machines, probability(daily_rate, replenish_h))), minimum)
+    computed = max(int(scipy.stats.binom.ppf(percentile, machines, probability(daily_rate, replenish_h))), minimum)
     return computed if maximum is None else min(computed, maximum)
 
 
@@ -130,7 +130,7 @@ def probability(daily_rate: float, hours: float) -> float:
 
 def coverage(pool: int, machines: int, daily_rate: float, replenish_h: float = HOURS_PER_DAY) -> float:
     """Return the share of replenish times in which at most ``pool`` of ``machines`` fail."""
-    return float(binom.cdf(pool, machines, probability(daily_rate, replenish_h)))
+    return float(scipy.stats.binom.cdf(pool, machines, probability(daily_rate, replenish_h)))
 
 
 def estimate_rate(
@@ -155,7 +155,7 @@ def rate_interval(
 ) -> tuple[float, float]:
     """Return the 90 % interval of the rate; arguments and errors of :func:`estimate_rate`."""
     shape, days = _posterior(failures, machine_days, prior_rate, prior_machine_days)
-    low, high = gamma.ppf([0.05, 0.95], shape, scale=1 / days)
+    low, high = scipy.stats.gamma.ppf([0.05, 0.95], shape, scale=1 / days)
     return min(1.0, float(low)), min(1.0, float(high))
 
 
@@ -256,7 +256,7 @@ def _catastrophe(n: int, target: int, policy: SparePoolPolicy) -> Catastrophe:
 
 
 def _costs(most: int, n: int, rate: float, policy: SparePoolPolicy) -> tuple[PoolCost, ...]:
-    enough = binom.cdf(range(most + 1), n, probability(rate, policy.replenish_h))
+    enough = scipy.stats.binom.cdf(range(most + 1), n, probability(rate, policy.replenish_h))
     spared_h = n * max(0.0, policy.reschedule_s - policy.swap_s) / 3600
     costs, served = [], 0.0
     for k, covered in enumerate(map(float, enough)):
