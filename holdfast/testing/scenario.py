@@ -191,7 +191,7 @@ def load(path: Path) -> list[Scenario]:
     """
     found: list[Scenario] = []
     for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
-        for entry in yaml.safe_load(file.read_text()):
+        for entry in yaml.load(file.read_text(), Loader=yaml.CSafeLoader):
             try:
                 found.append(Scenario.model_validate(entry))
             except ValueError as error:

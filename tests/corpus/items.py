@@ -96,7 +96,7 @@ def load(folder: Path = FOLDER) -> tuple[Item, ...]:
     """All items. A file gives what its items have in common under ``common``."""
     found: list[Item] = []
     for path in sorted(folder.glob("*.yaml")):
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         found += [Item.model_validate({**raw.get("common", {}), **each}) for each in raw["items"]]
     return tuple(found)
 
