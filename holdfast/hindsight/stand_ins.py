@@ -131,11 +131,14 @@ class Hindsight(Context):
         while epoch < int(result.get("epoch", 0)):  # the start gave up epochs before this one
             epoch = self._copy.next_epoch(job.name)
         step = int(result.get("step", reached))
+        past = self._record.epoch(epoch) if action.key not in self.assumed else None
+        if past and past.code_version != job.code_version:
+            # A version that a person had shipped meanwhile rode on this restart.
+            job = self._copy.set_job(job.name, code_version=past.code_version)
         self._copy.open_epoch(
             job.name, epoch, step, job.code_version, job.machines, "hindsight", incident_id=action.incident_id
         )
-        past = self._record.epoch(epoch)
-        if past and past.last_step and action.key not in self.assumed:
+        if past and past.last_step:
             self._copy.mark(job.name, epoch, past.last_step, self._time.now())
         told = ["which states machines held is not recorded"] if action.key in self.assumed else []
         return {"tier": None, "reasons": told, "restore": []} | result | {"epoch": epoch, "step": step}
