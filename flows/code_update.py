@@ -13,13 +13,13 @@ from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
-from holdfast.tasks.rollback import apply_update, rollback, why_not_fetched
+from holdfast.tasks.rollback import apply_update, fell_too, rollback, why_not_fetched
 
 
 @playbook(would="switch the code at a step boundary")
 async def code_update(case: RecoveryContext) -> Recovered:
     """Switch a running job to a new code version, in place."""
-    if case.again and case.done("rollback") and not case.begun("rollback", case.life):
+    if case.again and fell_too(case):
         # Neither version comes up: it is not the new one.
         silent = await pause(case)
         tried = await look_further(case)

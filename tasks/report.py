@@ -88,7 +88,13 @@ def _and(case: RecoveryContext, summary: str) -> str:
     back = [str(done.result.get("to")) for done in case.done("rollback") if done.result]
     if back and back[-1] not in summary:
         told += f"; the code was rolled back to {back[-1]}"
-    if back and (runs := case.job_now().code_version) != back[-1]:
+    switched = [
+        str(done.result.get("to"))
+        for kind in ("update", "rollback")
+        for done in case.done(kind)
+        if done.result
+    ]
+    if switched and (runs := case.job_now().code_version) != switched[-1]:
         told += f"; it runs {runs}, which was shipped meanwhile"
     return told
 

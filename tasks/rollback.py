@@ -41,6 +41,14 @@ async def rollback(case: RecoveryContext, reason: str) -> str:
     return str(done["to"])
 
 
+def fell_too(case: RecoveryContext) -> bool:
+    """Return whether what failed now is the version that was gone back to, and no newer one that was shipped."""
+    back = case.done("rollback")
+    if not back or case.begun("rollback", case.life):
+        return False
+    return (back[-1].result or {}).get("to") == case.job_now().code_version
+
+
 def last_good(case: RecoveryContext, current: str) -> str | None:
     """Return the version that a rollback from ``current`` goes to; None: there is none."""
     ledger = case.ctx.ledger

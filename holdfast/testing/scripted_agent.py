@@ -79,6 +79,9 @@ class ScriptedAgent:
         return wire.JobOnMachine(job=job.name, epoch=job.epoch, ranks=ranks)
 
     def _run(self, start: wire.Start) -> wire.JobOnMachine:
+        if shipped := self._world.ships.pop(start.epoch, ""):
+            self._world.ledger.add_version(start.job, shipped, "key", "shipped")
+            self._world.ledger.set_pending_version(start.job, shipped)
         refused = ""
         if start.restore.step in self._world.unloadable:
             refused = f"model.layers.0.weight: step {start.restore.step} has another shape"

@@ -70,6 +70,8 @@ class World:
     """Check -> machines that fail it while ranks that were started run there, and only then."""
     starts_fail: int = 0
     """Number of starts that end in another crash."""
+    ships: dict[int, str] = field(default_factory=dict)
+    """Epoch -> code version that a person ships while it starts."""
     unrestorable: dict[str, str] = field(default_factory=dict)
     """Tier (memory, peer, s3) -> what a proof of it finds wrong; all other tiers restore."""
     mends_after_s: float = 0.0

@@ -71,17 +71,23 @@ def backoff_s(attempt: int) -> float:
     return 0.0 if attempt < 2 else float(min(2 ** (attempt - 2), 8))
 
 
-def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
+def why_moot(
+    incident: Incident, job: Job, versions: Sequence[CodeVersion], others: Sequence[Incident] = ()
+) -> str:
     """Return why an incident that waited for another one has nothing left to do; empty when it has.
 
-    ``incident`` is given with its alerts: they name the version or the size that is asked for.
+    Args:
+        incident: with its alerts: they name the version or the size that is asked for.
+        job: as it is now.
+        versions: of its code.
+        others: open incidents of the job, newest first, with their alerts.
     """
-    if job.state is JobState.STOPPED:
-        return STOPPED
-    if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
-        return ""
+    if job.state is not JobState.RUNNING:
+        return STOPPED if job.state is JobState.STOPPED else ""
     if incident.incident_class is IncidentClass.CODE_UPDATE:
-        return _why_no_update(incident, job, versions)
+        return _why_no_update(incident, job, versions, others)
+    if incident.epoch >= job.epoch:
+        return ""
     if incident.incident_class is IncidentClass.SCALE_JOB:
         return f"it has {job.spec.machines} machines already" if _has_its_size(incident, job) else ""
     if incident.machine and incident.machine in job.machines:
@@ -96,8 +102,27 @@ def _has_its_size(incident: Incident, job: Job) -> bool:
     return keeps and incident.machines_asked == job.spec.machines
 
 
-def _why_no_update(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
-    wanted = next((a.evidence["version"] for a in incident.alerts if "version" in a.evidence), None)
+def _newer(incident: Incident, others: Sequence[Incident]) -> str:
+    """Return the other version that the newest update names, where it was shipped after this one; empty: none was."""
+    updates = [each for each in others if each.incident_class is IncidentClass.CODE_UPDATE]
+    if not updates or updates[0].opened_at <= incident.opened_at:
+        return ""
+    newest = _version(updates[0])
+    return "" if newest is None or newest == _version(incident) else newest
+
+
+def _version(update: Incident) -> str | None:
+    return next((str(a.evidence["version"]) for a in update.alerts if "version" in a.evidence), None)
+
+
+def _why_no_update(
+    incident: Incident, job: Job, versions: Sequence[CodeVersion], others: Sequence[Incident]
+) -> str:
+    if newer := _newer(incident, others):
+        return f"version {newer} was shipped after it"
+    if incident.epoch >= job.epoch:
+        return ""
+    wanted = _version(incident)
     if wanted == job.code_version:
         return f"epoch {job.epoch} took version {wanted} along"
     bad = next((known for known in versions if known.version == wanted and known.bad), None)

@@ -88,10 +88,12 @@ class Reconciler:
         ledger = self._site.ledger
         job = await asyncio.to_thread(ledger.job, incident.job)
         versions = await asyncio.to_thread(ledger.versions, incident.job)
+        others: Sequence[Incident] = ()
         if incident.incident_class in (IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB):
             # Its alert names the version, or the size.
             incident = await asyncio.to_thread(ledger.incident, incident.id)
-        if why := why_moot(incident, job, versions):
+            others = await asyncio.to_thread(ledger.incidents, incident.job, IncidentState.OPEN)
+        if why := why_moot(incident, job, versions, others):
             log.info("%s: dismissed: %s", incident.id, why)
             await asyncio.to_thread(
                 ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=why
