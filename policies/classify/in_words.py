@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.models.alert import Alert, AlertKind, Incident
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.policies.classify.roots import separate
 
 _LONGEST = 160
@@ -20,8 +20,16 @@ def cause(incident: Incident) -> str:
     ]
     told = next((said for each in own if (said := _message(each))), "")
     said = f"{first} ({told})" if told and told[:40] not in first else first
+    if incident.incident_class is IncidentClass.JOB_HANG and (seen := _seen_late(incident)):
+        return f"{said}; then {seen}"
     late = _killed_late(incident)
     return f"rank {late.rank} on {late.machine} {_how(late)}; reported before: {said}" if late else said
+
+
+def _seen_late(incident: Incident) -> str:
+    """Return the exception that came while the hang was looked into: what the job fell over; empty: none did."""
+    roots = separate(each for each in incident.alerts if not _later(each, incident)).roots
+    return next((_ended(each) for each in _exits(roots) if each.evidence.get("error_type")), "")
 
 
 def _killed_late(incident: Incident) -> Alert | None:
@@ -55,8 +63,12 @@ def since(incident: Incident) -> str:
     last = next(each for each in later if each.epoch == newest)
     if any(_kind(each) == _kind(last) for each in _exits(roots) if not _later(each, incident)):
         return ""
-    told = _message(last)
-    return f"rank {last.rank} on {last.machine} {_how(last)}{f' ({told})' if told else ''} in epoch {newest}"
+    return f"{_ended(last)} in epoch {newest}"
+
+
+def _ended(exit_: Alert) -> str:
+    told = _message(exit_)
+    return f"rank {exit_.rank} on {exit_.machine} {_how(exit_)}{f' ({told})' if told else ''}"
 
 
 def _exits(alerts: Sequence[Alert]) -> list[Alert]:
