@@ -17,16 +17,23 @@ _OF_THE_PACE = frozenset(
     {AlertKind.HANG, AlertKind.STRAGGLER, AlertKind.MFU_DECLINE, AlertKind.THROUGHPUT_DECLINE}
 )
 """Kinds that a hold itself explains."""
+_LATEST_S = 1e11
+"""Unix seconds of the year 5138, which no clock shows; as milliseconds it is 1973."""
 
 
 def must_fire(alert: Alert, now: float, max_age_s: float) -> None:
-    """Refuse what is over.
+    """Refuse what is over, and what does not say when it was.
 
     Raises:
-        NotFiringError: it is resolved, or it carries no epoch and no incarnation and is too old.
+        NotFiringError: it is resolved; it is too old, with no epoch and no incarnation; its time is not in seconds.
     """
     if not alert.firing:
         raise NotFiringError(f"alert {alert.key!r} is resolved: nothing is done for it")
+    if alert.at > _LATEST_S:  # it would never be too old
+        raise NotFiringError(
+            f"alert {alert.key!r}: at = {alert.at:.0f} is no Unix time in seconds; divide milliseconds by 1000 "
+            f"({now:.0f} is now)"
+        )
     fenced = alert.epoch is not None or alert.incarnation is not None
     if not fenced and now - alert.at > max_age_s:
         raise NotFiringError(

@@ -34,6 +34,7 @@ def machine(name: str = "m0", **changes: Any) -> Machine:
     [
         ({"firing": False}, "is resolved"),
         ({"epoch": None, "at": NOW - 7200}, "7200 s old"),
+        ({"epoch": None, "at": 1_795_748_762_000.0}, "no Unix time in seconds"),
     ],
 )
 def test_what_is_over_is_refused(past: dict[str, Any], why: str) -> None:
