@@ -85,6 +85,10 @@ class Dispatcher:
 
     async def _start(self, incident: Incident) -> None:
         try:
+            # The caller may have read it before another start came to its end: without Prefect it would run twice.
+            incident = await asyncio.to_thread(self._site.ledger.incident, incident.id)
+            if incident.state is not IncidentState.OPEN or incident.flow_run_id is not None:
+                return
             run_id = await self._create(incident)
             if run_id is not None:
                 await asyncio.to_thread(self._site.ledger.set_incident, incident.id, flow_run_id=run_id)

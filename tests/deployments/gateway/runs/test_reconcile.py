@@ -353,6 +353,18 @@ async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> Non
     assert len(kit.runs.offline_started) == 1
 
 
+async def test_an_incident_read_before_its_run_was_recorded_is_not_started_again(kit: Kit) -> None:
+    """The reconciler reads, the start comes to its end, the reconciler acts: the run would lose the job to a second."""
+    await kit.running_job()
+    kit.runs.away = True
+    await kit.crash()
+    (incident,) = kit.incidents()
+    kit.gateway.dispatcher.start(incident.model_copy(update={"flow_run_id": None}))
+    await kit.settled()
+    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
+    assert kit.incidents()[0].attempt == 2
+
+
 async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:

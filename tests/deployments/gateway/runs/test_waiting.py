@@ -182,6 +182,7 @@ async def test_a_late_approval_is_taken(kit: Kit) -> None:
     kit.ledger.finish(incident, "approve:m1", {"approve": False, "by": "the policy file"})
     kit.ledger.give_up(incident, "refused")
     await kit.post(f"/v1/incidents/{incident}/approve", {"approve": True, "by": "ann", "reason": "late"})
+    await kit.settled()
     answers = {a.key: a.result["approve"] for a in kit.ledger.actions(incident) if a.kind == "approve"}
     assert answers == {"approve:m1": False, "approve:m1r1": True}
     assert kit.runs.created == [FIRST, SECOND]
