@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import CheckpointError, LimitError, RefusedError, UnknownError
+from holdfast.errors import CheckpointError, LimitError, RefusedError, SettingsError, UnknownError
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan
 from holdfast.models.job import Job, JobSpec
 from holdfast.models.missing import Missing
@@ -133,7 +133,11 @@ def _metadata(ctx: Context, source: StartFrom) -> bytes | None:
         return _in_store(ctx.store, key_of(source), source.said)
     if (place := source.store_and_prefix) is not None:
         url, prefix = place
-        return _in_store(objects.from_settings(ctx.settings, url), prefix, str(source.path))
+        try:
+            store = objects.from_settings(ctx.settings, url)
+        except SettingsError as error:
+            raise RefusedError(f"start_from.path = {source.path}: {error}") from error
+        return _in_store(store, prefix, str(source.path))
     folder = Path(str(source.path))
     if not folder.is_dir() and ctx.settings.driver != "local":
         return None  # the machines may have it

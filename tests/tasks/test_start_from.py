@@ -99,7 +99,8 @@ async def test_what_is_not_there_is_refused_by_name(ctx: Context, source: dict[s
 
 async def test_a_store_that_is_not_known_is_refused(ctx: Context) -> None:
     """Before anything is recorded."""
-    with pytest.raises(SettingsError, match=r"no holdfast\.stores 'acme': expected one of s3"):
+    named = r"start_from\.path = acme://place/step-7: no holdfast\.stores 'acme': expected one of s3"
+    with pytest.raises(RefusedError, match=named):
         await resolved(ctx, path="acme://place/step-7")
 
 
