@@ -129,14 +129,13 @@ def _lost(facts: PlanFacts) -> str:
 
 def _options(facts: PlanFacts, policy: RestorePolicy) -> tuple[str, ...]:
     """Return a person's options; nothing was started and nothing is deleted until the answer."""
-    back = (
-        "S3"
-        if facts.store_error
-        else f"machine {join_names(facts.gone)}"
-        if facts.gone
-        else "what is missing"
-    )
-    options = [f"`holdfast resume {facts.job}` once {back} is back"]
+    back = "what is missing is back"
+    if facts.store_error:
+        back = "S3 is back"
+    elif facts.gone:
+        one, names = len(facts.gone) == 1, join_names(facts.gone)
+        back = f"machine {names} is back" if one else f"machines {names} are back"
+    options = [f"`holdfast resume {facts.job}` once {back}"]
     if facts.plan.skipped or facts.plan.tier or facts.store_error:
         listed = f"`holdfast checkpoints list {facts.job}`"
         options.append(f"`holdfast resume {facts.job} --step N` for an older or suspect step ({listed})")

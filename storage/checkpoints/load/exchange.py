@@ -146,7 +146,7 @@ class Exchange:
         told = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
         rank, first = min(told, key=lambda each: _gravity(each[1]))
         if self.size > 1:
-            more = f" (and {len(told) - 1} more ranks failed)" if len(told) > 1 else ""
+            more = f" (and {len(told) - 1} more of the ranks failed)" if len(told) > 1 else ""
             first = copy.copy(first)
             first.args = (f"rank {rank}: {first}{more}",)
         raise first from trouble

@@ -345,7 +345,7 @@ class RemoteReader(StorageReader):
             return
         told = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
         first: HoldfastError = next((each for each in told if isinstance(each, DamagedError)), told[0])
-        more = f" (and {len(told) - 1} more ranks failed)" if len(told) > 1 else ""
+        more = f" (and {len(told) - 1} more of the ranks failed)" if len(told) > 1 else ""
         raise type(first)(f"{first}{more}") from (trouble[0] if trouble else None)
 
 

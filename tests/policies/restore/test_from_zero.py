@@ -66,6 +66,7 @@ def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
     decision = decide(facts(gone=("m7",)), LIMITS)
     assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.said
     assert "once machine m7 is back" in decision.said
+    assert "once machines m7, m8 are back" in decide(facts(gone=("m7", "m8")), LIMITS).said
     assert "--step N" in decision.said
     assert "--from-scratch" in decision.said
 
