@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
 from holdfast.clock import Clock
@@ -124,6 +125,11 @@ def create_app(
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse(body_of(SettingsError(_first(error))), status_code=SettingsError.status)
+
+    @app.exception_handler(ClientDisconnect)
+    async def broken_off(_: Request, __: ClientDisconnect) -> Response:
+        """End a request whose client went away before all of it came: no one reads the answer."""
+        return Response(status_code=400)
 
     app.add_middleware(
         AuthMiddleware, secret=secret, metrics=gateway.site.metrics, sessions=sessions, leadership=leadership

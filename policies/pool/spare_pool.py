@@ -119,7 +119,9 @@ def size(
             f"standby pool: minimum = {minimum}, maximum = {maximum}; expected 0 <= minimum <= maximum. "
             "Change spare_pool in the policy file."
         )
-    computed = max(int(scipy.stats.binom.ppf(percentile, machines, probability(daily_rate, replenish_h))), minimum)
+    computed = max(
+        int(scipy.stats.binom.ppf(percentile, machines, probability(daily_rate, replenish_h))), minimum
+    )
     return computed if maximum is None else min(computed, maximum)
 
 

@@ -48,6 +48,29 @@ async def test_metrics_are_prometheus_text(kit: Kit) -> None:
     assert "holdfast_unauthorized_total" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/v1/agents/heartbeat", "/v1/alerts", "/v1/jobs"])
+async def test_a_request_that_its_client_broke_off_is_no_error(kit: Kit, path: str) -> None:
+    """A cut connection must not fill the log with tracebacks."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {SECRET}".encode()), (b"content-length", b"10")],
+    }
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await kit.app(scope, receive, send)
+    assert sent[0]["status"] == 400
+
+
 async def test_too_large_body_is_refused_before_it_is_read(kit: Kit) -> None:
     """A declared length beyond the limit is 413 at once."""
     answer = await kit.http.post("/v1/alerts", content=b"x" * (auth.MAX_BODY_BYTES + 1))

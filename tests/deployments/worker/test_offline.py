@@ -41,7 +41,7 @@ def incident(tmp_path: Path) -> Incident:
 
 
 OURS = ["-m", "holdfast.deployments.worker.offline"]
-ANOTHERS = ["-c", "from holdfast.deployments.worker import offline; offline.OWN = 'none.'; offline.main()"]
+FOREIGN = ["-c", "from holdfast.deployments.worker import offline; offline.OWN = 'none.'; offline.main()"]
 """As for a playbook of another package, which may need a server."""
 
 
@@ -56,7 +56,7 @@ def offline(
     )
 
 
-@pytest.mark.parametrize("how", [OURS, ANOTHERS], ids=["plainly", "with a private server"])
+@pytest.mark.parametrize("how", [OURS, FOREIGN], ids=["plainly", "with a private server"])
 def test_playbook_runs_to_its_end_and_leaves_nothing(
     tmp_path: Path, incident: Incident, how: list[str]
 ) -> None:
@@ -65,7 +65,7 @@ def test_playbook_runs_to_its_end_and_leaves_nothing(
     told = ended.stdout + ended.stderr
     assert ended.returncode == 0, told
     assert f"{incident.id}: job_crash of gpt" in told
-    assert ("temporary server" in told) is (how == ANOTHERS)
+    assert ("temporary server" in told) is (how == FOREIGN)
     ledger = Ledger(load(tmp_path).database)
     after = ledger.incident(incident.id)
     ledger.close()
