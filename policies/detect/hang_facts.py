@@ -40,7 +40,7 @@ class HangFacts(Frozen):
     silent_s: float
     """Seconds since its last completed step, or since its start before the first."""
     cpu_cores: float
-    """Processor seconds used per second over the last few heartbeats."""
+    """Processor seconds used, or waited for, per second over the last few heartbeats."""
     process_state: str = ""
     activity: str = ""
     steps_done: int = 0

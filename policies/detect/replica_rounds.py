@@ -18,7 +18,7 @@ def round_of(steps: int, every: int, *, resumed: bool = False) -> int:
     """
     if every < 1 or steps < (min(SETTLED_STEPS, every) if resumed else 1):
         return 0
-    return steps.bit_length() if steps < every else every.bit_length() + steps // every
+    return steps.bit_length() if steps < every else (every - 1).bit_length() + steps // every
 
 
 def interval(every: int, s3_every: int, keep_last: int) -> int:

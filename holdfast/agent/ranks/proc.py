@@ -75,6 +75,15 @@ def stat(pid: int, thread: int | None = None) -> tuple[bytes, list[bytes]]:
     return name, rest.split()
 
 
+def waited_s(pid: int) -> float:
+    """Return seconds for which a process's main thread was ready to run without a processor; 0 where none are shown."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def everyone() -> Iterator[int]:
     """Return every pid of this host."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())

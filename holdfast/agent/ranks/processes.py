@@ -80,9 +80,12 @@ class Watched:
         self._on_exit = on_exit
 
     def usage(self) -> tuple[float, str]:
-        """Return CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
+        """Return seconds of processors used, or waited for, and the state letter of /proc; ``(0, "")`` once gone.
+
+        A rank that computes on a host without a free processor uses little, but is not idle.
+        """
         _, fields = proc.stat(self.pid)
-        return _cpu_s(fields), fields[0].decode() if fields else ""
+        return (_cpu_s(fields) + proc.waited_s(self.pid), fields[0].decode()) if fields else (0.0, "")
 
     def work(self) -> tuple[float, int]:
         """Return CPU seconds of all that it started, and bytes that they and itself read and wrote; zeros once gone."""

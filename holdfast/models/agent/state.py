@@ -46,6 +46,7 @@ class RankState(Frozen):
     phases: dict[str, Finite] = Field(default_factory=dict)
     """Exponentially weighted mean seconds in each phase of a step."""
     cpu_s: Finite = 0.0
+    """Seconds of processors that it used, or that its main thread waited for."""
     process_state: str = ""
     """State letter of /proc (``T`` is stopped, ``D`` waits for a device)."""
     children_cpu_s: Finite = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from holdfast.agent.ranks import proc, processes
 from holdfast.agent.ranks.processes import Watched
 
 TOKENISES = """
@@ -55,3 +57,43 @@ def test_who_is_gone_does_nothing() -> None:
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait(60)
     assert Watched.work(SimpleNamespace(pid=ended.pid)) == (0.0, 0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def crowded() -> Iterator[int]:
+    """A process that computes, and gets next to nothing of the processor that it shares."""
+    shared = min(os.sched_getaffinity(0))
+    spin = [sys.executable, "-S", "-c", f"import os; os.sched_setaffinity(0, {{{shared}}})\nwhile True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(2)]
+    starved = subprocess.Popen(["nice", "-n", "19", *spin])
+    try:
+        yield starved.pid
+    finally:
+        for each in (*others, starved):
+            each.kill()
+            each.wait(60)
+
+
+def test_who_waits_for_a_processor_is_not_idle(crowded: int) -> None:
+    """Among others that take it, one that computes shows more than it gets."""
+    rank = SimpleNamespace(pid=crowded)
+    deadline = time.monotonic() + 90
+    while Watched.usage(rank)[0] < 1.0:  # type: ignore[arg-type]
+        assert time.monotonic() < deadline, "neither its processor time nor its waits are seen"
+        time.sleep(0.01)
+    _, fields = proc.stat(crowded)
+    assert processes._cpu_s(fields) < 0.5
+
+
+def test_who_sleeps_waits_for_no_processor() -> None:
+    """A rank in a collective, as the kernel sees it."""
+    asleep = subprocess.Popen(["sleep", "600"])
+    try:
+        deadline, before = time.monotonic() + 90, -1.0
+        while (waited := proc.waited_s(asleep.pid)) != before:  # it is started, on a busy host slowly
+            assert time.monotonic() < deadline
+            before = waited
+            time.sleep(0.2)
+    finally:
+        asleep.kill()
+        asleep.wait(60)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.models.job import Parallelism
@@ -262,6 +262,8 @@ def test_a_resumed_job_settles_first() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 10_000))
+@example(2, 1)
+@example(256, 255)
 def test_rounds_only_grow(every: int, number: int) -> None:
     """From one save to the next by one at most."""
     assert 0 <= round_of(number + 1, every) - round_of(number, every) <= 1
