@@ -54,3 +54,21 @@ def test_every_incident_class_has_its_playbook_and_is_documented() -> None:
     for incident_class in IncidentClass:
         assert (ROOT / f"flows/{incident_class.value}.py").is_file()
         assert f"`{incident_class.value}`" in told
+
+
+def test_playbooks_that_pages_show_are_those_of_their_files() -> None:
+    """A reader may copy them."""
+    written = [
+        path.read_text()
+        for folder in ("flows", "examples/playbooks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    pages = [ROOT / "README.md", ROOT / "docs/writing-a-playbook.md"]
+    shown = [
+        code
+        for page in pages
+        for code in re.findall(r"```python\n(@playbook.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert len(shown) == 2
+    for code in shown:
+        assert any(code in text for text in written), code
