@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.models.alert import IncidentClass
+from holdfast.policies.config.policy import Policy
 from holdfast.settings_table import table
 from tests import alert_kinds, code_map, job_file, metrics_page
 from tests.generated import Part
@@ -36,6 +37,12 @@ def test_the_tables_of_metrics_are_the_registries(part: Part) -> None:
 
 def test_the_page_of_the_job_file_has_every_field() -> None:
     assert job_file.PART.written == job_file.written_by_code(), "run: python -m tests.job_file"
+
+
+def test_the_page_of_the_policy_file_has_every_section() -> None:
+    page = (ROOT / "docs/policy-file.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page.partition("## Sections")[2].partition("\n## ")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(Policy.model_fields)
 
 
 def test_links_between_pages_lead_somewhere() -> None:
