@@ -18,6 +18,28 @@ standard output; messages go to standard error.
 **Shell completion**: `holdfast --install-completion` (bash, zsh, fish, PowerShell); `holdfast --show-completion` prints
 it for packagers.
 
+## By purpose
+
+| to | commands | page |
+|---|---|---|
+| start a site, look at it | `up`, `doctor`, `demo`, `status`, `machines` | [getting started](getting-started.md) |
+| run a job, ship a change | `submit`, `wait`, `update`, `stop`, `resume` | [job file](job-file.md) |
+| hold a job at a step, let it go on | `pause`, `resume` | [below](#holdfast-pause-job) |
+| change a job's size | `scale` | [elastic jobs](elastic-jobs.md) |
+| leave a machine that works | `move` | [planned moves](planned-moves.md) |
+| see what broke | `incidents`, `incident` | [operations](operations.md#an-incident-in-the-prefect-ui) |
+| answer a playbook | `approve` | [asking first](incident-classes.md#asking-first) |
+| be notified | `notify` | [notifications](notifications.md) |
+| take a machine out, give it back | `evict`, `release` | [operations](operations.md#what-to-do-when) |
+| list, keep, verify, export saved states | `checkpoints`, `doctor JOB` | [loading](checkpoints-load.md#commands) |
+| size the standby pool | `pool` | [standby pool](standby-pool.md) |
+| plan months ahead | `simulate` | [simulator](simulator.md) |
+| try a policy on past incidents | `replay-incident` | [replay of an incident](replay-incident.md) |
+| break something | `inject`, `chaos` | [chaos](chaos.md) |
+| write a playbook, list plug-ins | `new`, `plugins` | [writing a playbook](writing-a-playbook.md) |
+| restart the control plane | `down`, `up` | [operations](operations.md#restarting-the-control-plane) |
+| upgrade the ledger | `ledger` | [PostgreSQL](postgresql.md#schema) |
+
 ## Exit status
 
 | status | meaning |

@@ -63,6 +63,12 @@ def test_the_page_is_the_commands() -> None:
     assert (ROOT / "docs/cli.md").read_text() == page()
 
 
+def test_the_page_says_what_each_command_is_for() -> None:
+    table = page().partition("## By purpose")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z-]+)[^`]*`", table))
+    assert sorted(named) == sorted(commands())
+
+
 def test_every_command_speaks_json() -> None:
     """But the demo, which is a story."""
     known = options()
