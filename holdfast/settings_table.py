@@ -15,8 +15,17 @@ _HEAD = """\
 # Settings
 
 Read from the environment, then from `.holdfast/settings.env` (written by `holdfast up`), then these defaults. A wrong
-value is refused with its name and what was expected. Thresholds, ladders and limits are not here but in the
-[policy file](../policies/default.yaml); `HOLDFAST_POLICY_FILE` names one of your own, with only what it changes.
+value is refused with its name and what was expected.
+
+```console
+$ HOLDFAST_PORT=5300 holdfast up     # kept in settings.env
+```
+
+A later change counts after a [restart of the control plane](operations.md#restarting-the-control-plane), on a machine
+from its agent's next start. Settings of a site, with examples: [Slurm](install-slurm.md),
+[Kubernetes](install-kubernetes.md), [stores](object-stores.md), [PostgreSQL](postgresql.md), [TLS and
+secrets](security.md), [your team's Prefect](team-prefect.md).
+Thresholds, ladders and limits are in the [policy file](policy-file.md).
 
 """
 _COLUMNS = "| variable | default | meaning |\n|---|---|---|\n"
