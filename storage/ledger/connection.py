@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -12,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pydantic_core
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import Engine, StaticPool, create_engine, event, inspect, make_url
+from sqlalchemy import Engine, Select, StaticPool, bindparam, create_engine, event, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
 from tenacity import (
@@ -44,6 +45,26 @@ def repeat_on_conflict(method: Callable[P, R]) -> Callable[P, R]:
         wait=wait_random(0, 0.05),
         reraise=True,
     )(method)
+
+
+class LedgerSession(Session):
+    """A session that builds the query for a row's key once: to build it takes as long as to have it answered."""
+
+    def get(self, entity: Any, ident: Any, *, with_for_update: Any = None, **options: Any) -> Any:
+        """Return the row of a key, or None; see :meth:`sqlalchemy.orm.Session.get`."""
+        values = ident if isinstance(ident, tuple) else (ident,)
+        known = inspect(entity).identity_key_from_primary_key(values) in self.identity_map
+        if known or options:
+            return super().get(entity, ident, with_for_update=with_for_update, **options)
+        query = _by_key(entity, bool(with_for_update))
+        return self.scalars(query, {f"key_{n}": value for n, value in enumerate(values)}).one_or_none()
+
+
+@functools.cache
+def _by_key(entity: Any, lock: bool) -> Select[Any]:
+    columns = inspect(entity).primary_key
+    query = select(entity).where(*(column == bindparam(f"key_{n}") for n, column in enumerate(columns)))
+    return query.with_for_update() if lock else query
 
 
 class Connection:
@@ -123,7 +144,7 @@ class Connection:
         try:
             if not self._checked:
                 self._check()
-            with Session(engine, expire_on_commit=False) as session, session.begin():
+            with LedgerSession(engine, expire_on_commit=False) as session, session.begin():
                 yield session
         except IntegrityError:
             raise
