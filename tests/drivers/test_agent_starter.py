@@ -77,7 +77,7 @@ def test_agents_share_what_they_loaded_and_are_listed_as_agents(driver: LocalDri
     for name in names:
         agent, _ = started(driver, name)
         folder = machine_dir(driver.home, name)
-        assert forked(agent)
+        assert forked(agent, folder)
         assert f"holdfast.agent --machine {name} --home {driver.home}" in " ".join(agent.cmdline())
         assert Path(agent.cwd()) == folder
         assert f"{ENV_MACHINE_DIR}={folder}" in Path(f"/proc/{agent.pid}/environ").read_text().split("\0")
@@ -97,7 +97,7 @@ def test_an_agent_whose_libraries_differ_is_executed(tmp_path: Path, monkeypatch
         local._boot("m0", start)
     try:
         agent, server = started(local, "m0")
-        assert not forked(agent)
+        assert not forked(agent, machine_dir(tmp_path, "m0"))
         assert shared(machine_dir(tmp_path, "m0"))
         assert "LD_BIND_NOW=1" in Path(f"/proc/{agent.pid}/environ").read_text().split("\0")
         assert "LD_BIND_NOW=1" not in Path(f"/proc/{server.pid}/environ").read_text().split("\0")
@@ -105,9 +105,9 @@ def test_an_agent_whose_libraries_differ_is_executed(tmp_path: Path, monkeypatch
         processes.kill_all(machine_dir(tmp_path, "m0"))
 
 
-def forked(agent: psutil.Process) -> bool:
-    """Return whether it was forked from what started it: the agents of that are in its environment, with their own."""
-    return f"\0{ENV_AGENT}=/" in Path(f"/proc/{agent.pid}/environ").read_text()
+def forked(agent: psutil.Process, folder: Path) -> bool:
+    """Return whether it was forked from what started it: then its environment names the agents of its machine."""
+    return f"\0{ENV_AGENT}={folder}:" in Path(f"/proc/{agent.pid}/environ").read_text()
 
 
 def test_what_a_former_agent_started_is_known_by_its_incarnation(driver: LocalDriver) -> None:

@@ -51,7 +51,8 @@ def spawn(home: Path, incident: Incident) -> str:
             env=os.environ | {"HOLDFAST_HOME": str(home.resolve())},
         )
     _children.append(process)
-    pidfile.write(home, name, process.pid)  # `down` ends it
+    with contextlib.suppress(OSError):  # the run goes on where the disk is full
+        pidfile.write(home, name, process.pid)  # `down` ends it
     return f"{_PREFIX}{process_name.name_of(process.pid)}:{psutil.Process(process.pid).create_time():.2f}"
 
 
