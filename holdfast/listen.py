@@ -35,6 +35,15 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     return listener
 
 
+def takes_connections(host: str, port: int, within_s: float) -> bool:
+    """Return whether something listens at ``host:port``; a name that is not known counts as nothing."""
+    try:
+        socket.create_connection((host, port), within_s).close()
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
 def family_of(host: str) -> socket.AddressFamily:
     """Return the family of the address ``host``; a name is one of IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -85,16 +85,13 @@ def _and(case: RecoveryContext, summary: str) -> str:
         if moves and "swapped in" not in summary and case.incident_class not in ON_PURPOSE
         else ""
     )
-    back = [str(done.result.get("to")) for done in case.done("rollback") if done.result]
+    updated, back = (
+        [str(done.result.get("to")) for done in case.done(kind) if done.result]
+        for kind in ("update", "rollback")
+    )
     if back and back[-1] not in summary:
         told += f"; the code was rolled back to {back[-1]}"
-    switched = [
-        str(done.result.get("to"))
-        for kind in ("update", "rollback")
-        for done in case.done(kind)
-        if done.result
-    ]
-    if switched and (runs := case.job_now().code_version) != switched[-1]:
+    if (switched := [*updated, *back]) and (runs := case.job_now().code_version) != switched[-1]:
         told += f"; it runs {runs}, which was shipped meanwhile"
     return told
 

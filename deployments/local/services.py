@@ -16,7 +16,7 @@ import httpx
 from holdfast import secret, tls
 from holdfast.deployments.worker.environment import client_environment, server_environment, socket_path
 from holdfast.errors import SettingsError
-from holdfast.listen import authority
+from holdfast.listen import authority, takes_connections
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
 from holdfast.tls import PLAIN, Tls
@@ -130,23 +130,15 @@ def _rclone() -> str:
 
 
 def _answers(url: str, certified: Tls) -> bool:
+    place = httpx.URL(url)
+    port = place.port or {"http": 80, "https": 443}[place.scheme]
     # A request that no one takes costs 10 ms of a processor, and services that start want all of it.
-    if not _is_listened_to(url):
+    if not takes_connections(place.host, port, PROBE_TIMEOUT_S):
         return False
     try:
         return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False, **certified.http()).status_code < 500
     except httpx.HTTPError:
         return False
-
-
-def _is_listened_to(url: str) -> bool:
-    place = httpx.URL(url)
-    port = place.port or {"http": 80, "https": 443}[place.scheme]
-    try:
-        socket.create_connection((place.host, port), PROBE_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _is_ready(path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from importlib import metadata
@@ -16,6 +15,7 @@ import httpx
 from holdfast import redact, secret, tls
 from holdfast import settings as settings_module
 from holdfast.errors import SettingsError
+from holdfast.listen import takes_connections
 from holdfast.models.base import Frozen
 from holdfast.paths import SHM
 from holdfast.settings import Settings
@@ -171,15 +171,9 @@ def _unreachable(name: str, url: str, elsewhere: str, error: Exception) -> Docto
     parsed = httpx.URL(url)
     if elsewhere:
         advice = "it is set to run elsewhere (docs/settings.md): start it there"
-    elif _listens(parsed.host, parsed.port or 80):
+    elif takes_connections(parsed.host, parsed.port or 80, within_s=1.0):
         advice = f"another program has port {parsed.port}: `holdfast up --port N` takes other ports"
     else:
         advice = "start it: `holdfast up`"
     found = f"{redact.passwords(url)}: {type(error).__name__}"
     return DoctorCheck(name=name, ok=False, found=found, advice=advice)
-
-
-def _listens(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0

@@ -158,6 +158,11 @@ class Incident(Frozen):
         asked = [alert.evidence["machines"] for alert in self.alerts if "machines" in alert.evidence]
         return asked[-1] if asked else None
 
+    @property
+    def version_asked(self) -> str | None:
+        """The code version that the first alert with one asks for; None: no alert has one."""
+        return next((str(a.evidence["version"]) for a in self.alerts if "version" in a.evidence), None)
+
 
 class Finding(Frozen):
     """One result of one check on one machine (or pair of machines)."""

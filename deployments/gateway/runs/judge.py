@@ -107,12 +107,8 @@ def _newer(incident: Incident, others: Sequence[Incident]) -> str:
     updates = [each for each in others if each.incident_class is IncidentClass.CODE_UPDATE]
     if not updates or updates[0].opened_at <= incident.opened_at:
         return ""
-    newest = _version(updates[0])
-    return "" if newest is None or newest == _version(incident) else newest
-
-
-def _version(update: Incident) -> str | None:
-    return next((str(a.evidence["version"]) for a in update.alerts if "version" in a.evidence), None)
+    newest = updates[0].version_asked
+    return "" if newest is None or newest == incident.version_asked else newest
 
 
 def _why_no_update(
@@ -122,7 +118,7 @@ def _why_no_update(
         return f"version {newer} was shipped after it"
     if incident.epoch >= job.epoch:
         return ""
-    wanted = _version(incident)
+    wanted = incident.version_asked
     if wanted == job.code_version:
         return f"epoch {job.epoch} took version {wanted} along"
     bad = next((known for known in versions if known.version == wanted and known.bad), None)

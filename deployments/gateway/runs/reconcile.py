@@ -92,6 +92,7 @@ class Reconciler:
         if incident.incident_class in (IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB):
             # Its alert names the version, or the size.
             incident = await asyncio.to_thread(ledger.incident, incident.id)
+        if incident.incident_class is IncidentClass.CODE_UPDATE:
             others = await asyncio.to_thread(ledger.incidents, incident.job, IncidentState.OPEN)
         if why := why_moot(incident, job, versions, others):
             log.info("%s: dismissed: %s", incident.id, why)

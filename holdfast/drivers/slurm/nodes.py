@@ -6,7 +6,6 @@ For a user who may not do that (it takes Slurm's operator rights) the result or 
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Collection
 from datetime import datetime
 
@@ -14,6 +13,7 @@ from holdfast.drivers.slurm import listing
 from holdfast.drivers.slurm.commands import SlurmCommands
 from holdfast.drivers.slurm.listing import Node
 from holdfast.errors import HoldfastError, RefusedError, UnknownError
+from holdfast.listen import takes_connections
 
 MARK = "holdfast: "
 """Prefix of the reason of every node that we drained."""
@@ -123,14 +123,13 @@ class SlurmNodes:
     def is_reachable(self, machine: str) -> bool:
         """Return whether the node's slurmd takes connections."""
         fields = self._fields(machine)
+        if not fields:
+            return False
         try:
-            if not fields:
-                return False
-            address = (fields.get("NodeAddr", machine), int(fields.get("Port") or self._port_of_all()))
-            socket.create_connection(address, timeout=_REACH_S).close()
+            port = int(fields.get("Port") or self._port_of_all())
         except (OSError, ValueError):
             return False
-        return True
+        return takes_connections(fields.get("NodeAddr", machine), port, _REACH_S)
 
     def booted(self, machine: str) -> str:
         """Return when the node booted, as it reported to Slurm; empty: it is away, or never reported it."""

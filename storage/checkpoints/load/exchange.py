@@ -52,6 +52,11 @@ def travels_as(name: str) -> Callable[[type[Kind]], type[Kind]]:
 _kept: dict[Any, dist.ProcessGroup] = {}
 
 
+def and_more(failed: Sequence[object]) -> str:
+    """Return the end of a message about the first of those ranks that failed."""
+    return f" (and {len(failed) - 1} more of the ranks failed)" if len(failed) > 1 else ""
+
+
 class Exchange:
     """The ranks that load a checkpoint together; alone it is one rank that keeps what it has.
 
@@ -146,9 +151,8 @@ class Exchange:
         told = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
         rank, first = min(told, key=lambda each: _gravity(each[1]))
         if self.size > 1:
-            more = f" (and {len(told) - 1} more of the ranks failed)" if len(told) > 1 else ""
             first = copy.copy(first)
-            first.args = (f"rank {rank}: {first}{more}",)
+            first.args = (f"rank {rank}: {first}{and_more(told)}",)
         raise first from trouble
 
     @contextmanager

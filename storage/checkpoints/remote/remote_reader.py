@@ -30,7 +30,7 @@ from holdfast.storage.checkpoints.format.blocks import Blocks
 from holdfast.storage.checkpoints.format.boxes import Boxes
 from holdfast.storage.checkpoints.format.compact import CompactMetadata
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
-from holdfast.storage.checkpoints.load.exchange import FAILURES, Exchange, as_trouble, travels_as
+from holdfast.storage.checkpoints.load.exchange import FAILURES, Exchange, and_more, as_trouble, travels_as
 from holdfast.storage.checkpoints.load.located import Located, Locator
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.boxes_reader import BoxesReader
@@ -345,8 +345,7 @@ class RemoteReader(StorageReader):
             return
         told = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
         first: HoldfastError = next((each for each in told if isinstance(each, DamagedError)), told[0])
-        more = f" (and {len(told) - 1} more of the ranks failed)" if len(told) > 1 else ""
-        raise type(first)(f"{first}{more}") from (trouble[0] if trouble else None)
+        raise type(first)(f"{first}{and_more(told)}") from (trouble[0] if trouble else None)
 
 
 def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> None:
