@@ -84,9 +84,10 @@ def require_bounded(content: bytes, allowed: Callable[[], list[str]]) -> None:
     Raises:
         MaliciousPickleError: it asks for more, or is broken.
     """
-    guard = _Guard(len(content), allowed)
+    archive = content[:2] == b"PK"
+    guard = _Guard(len(content), allowed, filled=archive)
     try:
-        if content[:2] == b"PK":
+        if archive:
             guard.play(io.BytesIO(_record(content)), 1)
         else:
             guard.play(io.BytesIO(content), _MOST_PIECES)
@@ -124,7 +125,9 @@ def _record(content: bytes) -> bytes:
 class _Guard:
     """Plays the pickles of one object."""
 
-    def __init__(self, size: int, allowed: Callable[[], list[str]]) -> None:
+    def __init__(self, size: int, allowed: Callable[[], list[str]], *, filled: bool) -> None:
+        self.filled = filled
+        """Whether memory of tensors is read before the tensors are made, as from archives."""
         self._size, self._allowed = size, allowed
         self._left = BYTES_PER_BYTE * size + SPARE_BYTES
         self._storages: dict[Any, _Storage] = {}
@@ -250,6 +253,15 @@ def _view(guard: _Guard, storage: Any, offset: Any, size: Any, stride: Any, *_: 
             f"it has a tensor of {last} elements in a storage of {storage.elements}: refused"
         )
     return _Tensor(elements)
+
+
+def _nested(guard: _Guard, *_: Any) -> _Thing:
+    """Refuse what torch would make with sizes and offsets that it has not read yet: whatever lay in that memory."""
+    if not guard.filled:
+        raise MaliciousPickleError(
+            "it has a nested tensor in torch's one-stream format, which torch cannot read: refused"
+        )
+    return _Thing()
 
 
 def _quantized(guard: _Guard, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
@@ -400,7 +412,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter_with_state": _parameter,
     "torch._utils._rebuild_sparse_tensor": _call(lambda *arguments: True),
     "torch._utils._rebuild_meta_tensor_no_storage": _call(lambda *arguments: True),
-    "torch._utils._rebuild_nested_tensor": _call(lambda *arguments: True),
+    "torch._utils._rebuild_nested_tensor": _nested,
     "torch._utils._rebuild_wrapper_subclass": _call(lambda *arguments: True),
     "torch._utils._rebuild_device_tensor_from_numpy": _converted,
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": _converted,

@@ -254,13 +254,26 @@ def test_what_nobody_wrote_ends_soon_and_in_little_memory() -> None:
     assert {name: told[name] for name in BOMBS if not told[name].startswith("refused x: ")} == {}
 
 
+def test_what_torch_would_make_of_unread_memory_is_refused() -> None:
+    """Torch makes a nested tensor of a stream before it reads the sizes in it; an archive is read first."""
+    value = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)])
+    with pytest.raises(CheckpointError, match="one-stream format"):
+        load_object(io.BytesIO(dump_object({"in": [value]})), "x")
+    loaded = load_object(io.BytesIO(zipped({"in": [value]})), "x")["in"][0]
+    assert [each.tolist() for each in loaded.unbind()] == [[1, 1, 1], [1, 1]]
+
+
+def _by_chance(content: bytes) -> bool:
+    """Whether stock torch's outcome is one: it depends on memory that was not read."""
+    return not content.startswith(b"PK") and b"_rebuild_nested_tensor" in content
+
+
 def test_what_torch_reads_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind in the documentation is judged as without the bounds."""
     module = "holdfast.storage.checkpoints.load.safe_load.require_bounded"
     outcomes: list[dict[str, str]] = []
-    contents = (
-        readable()
-    )  # once: some kinds are of another length each time, and those that are too long are left out
+    # Once: some kinds are of another length each time, and those that are too long are left out.
+    contents = {name: content for name, content in readable().items() if not _by_chance(content)}
     for bounded in (True, False):
         if not bounded:
             monkeypatch.setattr(module, lambda *_: None)
