@@ -9,14 +9,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files, meeting
-from holdfast.agent.ranks import extension_locks, gloo_interface, survivors, torch_files
+from holdfast.agent.ranks import extension_locks, gloo_interface, rank_environment, survivors, torch_files
 from holdfast.agent.ranks.exits import LOG_READ_BYTES
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.handed import hand
@@ -24,38 +23,14 @@ from holdfast.agent.ranks.processes import Watched, stop
 from holdfast.agent.ranks.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks.rank_table import RankEvents, RankTable
 from holdfast.agent.ranks.remains import Remains
+from holdfast.agent.ranks.restored import Restored
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.models.base import SWITCH_S
-from holdfast.models.environment import OF_AGENTS, OF_RANKS
 from holdfast.models.roles import TRAINER
 from holdfast.policies.classify import last_words
 from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.roles import ENV_INDEX
-
-
-@dataclass(frozen=True)
-class Restored:
-    """Where a rank finds the state that it resumes from: the content of its ticket."""
-
-    step: int
-    tier: str
-    path: str = ""
-    """A shard in memory, already verified."""
-    paths: tuple[str, ...] | None = None
-    """Verified shards of another number of ranks that this rank reads for all; None: it has its own."""
-    epoch: int = 0
-    """The epoch that saved ``paths``."""
-    key: str = ""
-    """A checkpoint in S3: what the rank reads, or, when it has a shard, what all ranks may turn to."""
-    job: str = ""
-    """The job that the checkpoint must be of."""
-    alone: bool = False
-    """Whether this rank reads it by itself, while others have their shards."""
-    store: Mapping[str, str] = field(default_factory=dict)
-    """Settings with which to reach S3."""
-    start_from: Mapping[str, Any] | None = None
-    """The source of a job that has no state of its own (:class:`.StartFrom`)."""
 
 
 class Run:
@@ -424,7 +399,7 @@ class Run:
             cwd=str(code),
             log=str(self.log(rank)),
             socket=str(self.board.path),
-            env=_torchrun(self.start, rank) | self._environment | self._environment_of(rank),
+            env=rank_environment.torchrun(self.start, rank) | self._environment | self._environment_of(rank),
             group=group,
         )
 
@@ -441,56 +416,16 @@ class Run:
     def _environment(self) -> dict[str, str]:
         """Environment of every rank."""
         start = self.start
-        env: dict[str, Any] = {
-            wire.ENV_JOB: start.job,
-            wire.ENV_EPOCH: start.epoch,
-            wire.ENV_MACHINE: self.machine,
-            wire.ENV_SOCKET: self.board.path if self.board else "",
-            wire.ENV_SHARDS: self._shards,
-            wire.ENV_S3_EVERY: start.s3_every_steps,
-            wire.ENV_SKIP_STEPS: ",".join(map(str, start.skip_steps)),
-            wire.ENV_MEMORY_EVERY: start.memory_every_steps,
-            wire.ENV_COPIES: start.copies.model_dump_json(),
-            wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
-        }
+        own = rank_environment.of_job(start)
+        env = own if self._scratch is None else own | self._scratch.open(self.name, own)
+        env |= rank_environment.of_session(
+            start,
+            machine=self.machine,
+            socket=str(self.board.path) if self.board else "",
+            shards=str(self._shards),
+        )
         if self._role_of is not None and start.replay is None:
             env |= self._role_of(start.job, TRAINER, 0, start.epoch)
         if self._interface:
             env[meeting.INTERFACE] = self._interface
-        # A job that was recorded before they were refused may name the agent's own variables.
-        own = {name: value for name, value in start.env.items() if name not in OF_RANKS | OF_AGENTS}
-        env |= flight_files.environment(self.flight_folder, own)
-        if start.replay is not None:
-            env[wire.ENV_REPLAY_STEPS] = start.replay.steps
-        given = own if self._scratch is None else self._scratch.open(self.name, own)
-        return own | given | {name: str(value) for name, value in env.items()}
-
-
-def _torchrun(start: Start, rank: int) -> dict[str, str]:
-    """Return the environment that torchrun gives a worker (torch 2.13, ``torch/distributed/elastic/agent``)."""
-    local = start.ranks.index(rank)
-    per_machine = len(start.ranks)
-    host = start.rendezvous.host
-    env = {
-        "RANK": rank,
-        "LOCAL_RANK": local,
-        "WORLD_SIZE": start.world_size,
-        "LOCAL_WORLD_SIZE": per_machine,
-        "GROUP_RANK": rank // per_machine,
-        "GROUP_WORLD_SIZE": max(1, start.world_size // per_machine),
-        "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": start.world_size,
-        "MASTER_ADDR": host,
-        "MASTER_PORT": start.rendezvous.port,
-        "TORCHELASTIC_RUN_ID": start.job,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        # The store is there already; ranks are its clients, whatever their number.
-        "TORCHELASTIC_USE_AGENT_STORE": True,
-    }
-    if per_machine > 1:
-        env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    if host.startswith("127."):
-        env[meeting.INTERFACE] = "lo"  # gloo would resolve the host's name, which may be slow or absent
-    return {name: str(value) for name, value in env.items()}
+        return env | flight_files.environment(self.flight_folder, own)

@@ -16,7 +16,7 @@ from holdfast.agent.checkpoints import shard_client
 from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.client import AgentClient
-from holdfast.agent.ranks.run import Restored
+from holdfast.agent.ranks.restored import Restored
 from holdfast.errors import CheckpointError, HoldfastError, UnavailableError, UnknownError
 from holdfast.models.agent import Start
 from holdfast.models.checkpoint import RestoreOrder, Tier

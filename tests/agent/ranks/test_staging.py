@@ -17,7 +17,7 @@ from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.ranks.jobs import RunningJobs
-from holdfast.agent.ranks.run import Restored
+from holdfast.agent.ranks.restored import Restored
 from holdfast.agent.ranks.staging import Staging, _to_its_end
 from holdfast.errors import CheckpointError, StaleError
 from holdfast.models.agent import Fence, Rendezvous, Start
