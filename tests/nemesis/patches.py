@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ from tests.nemesis.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
+
+
+_PID = 1 << 23
+"""In histories, which are the same wherever they are played; no process of Linux has it."""
 
 
 class _Event:
@@ -106,6 +111,7 @@ def patched(site: Site) -> Iterator[None]:
         *pages,
         (time, "time", wall),
         (time, "monotonic", lambda: scheduler.now),
+        (os, "getpid", lambda: _PID),
         (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers))),
         ("holdfast.agent.client.httpx", "AsyncClient", client),
         ("holdfast.agent.ranks.jobs", "Watched", lambda process, *_: process),
