@@ -45,7 +45,8 @@ def test_dead_machine_is_replaced_and_its_incident_can_be_read(site: Site, name:
 
     screenshot = tmp_path / "incident.png"
     page = look(site, f"/runs/flow-run/{run['id']}", "swapped in", screenshot)
-    for text in (run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"):
+    told = run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"
+    for text in (*told, "Task Runs", "Logs", "Artifacts", "Parameters"):  # tabs that docs/operations.md names
         assert text in page, text
     width, height, different = shades(screenshot)
     assert (width, height) == (1400, 1200)
