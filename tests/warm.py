@@ -7,7 +7,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoints
+from typing import Any
 
+from fastapi._compat import v2 as fastapi_types
+from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import Engine
 
 from holdfast import plugins
@@ -15,9 +18,10 @@ from holdfast.storage.ledger import connection
 
 
 def share() -> None:
-    """Compile each statement of SQLite ledgers once; read the entry points of installed packages once."""
+    """Compile each statement of SQLite ledgers once, and what FastAPI makes of each type; read entry points once."""
     connection._engine = _compiling_once(connection._engine)
     plugins.entry_points = _read_once(plugins.entry_points)
+    fastapi_types.TypeAdapter = _adapting_once()
 
 
 def _compiling_once(make: Callable[[str], Engine]) -> Callable[[str], Engine]:
@@ -36,6 +40,20 @@ def _compiling_once(make: Callable[[str], Engine]) -> Callable[[str], Engine]:
         return made
 
     return engine
+
+
+def _adapting_once() -> Callable[..., TypeAdapter[Any]]:
+    """Return a maker of type adapters that keeps them: those of its routes are half of a gateway's start."""
+    known: dict[Any, tuple[Any, TypeAdapter[Any]]] = {}
+
+    def adapter(annotated: Any, *, config: ConfigDict | None = None) -> TypeAdapter[Any]:
+        # Metadata cannot be hashed. What is in it stays alive with it, so that no other object has its address.
+        key = annotated.__origin__, repr(annotated.__metadata__), repr(config)
+        if key not in known:
+            known[key] = annotated, TypeAdapter(annotated, config=config)
+        return known[key][1]
+
+    return adapter
 
 
 def _read_once(read: Callable[..., EntryPoints]) -> Callable[..., EntryPoints]:
