@@ -20,9 +20,9 @@ from importlib import resources
 from pathlib import Path
 
 from holdfast.drivers.base import Leaving, Supplied, require_unit
-from holdfast.drivers.slurm import listing
+from holdfast.drivers.slurm import holdings, listing, sbatch_options
 from holdfast.drivers.slurm.commands import Runner, SlurmCommands, run_here
-from holdfast.drivers.slurm.listing import Allocation, Node
+from holdfast.drivers.slurm.listing import Allocation
 from holdfast.drivers.slurm.nodes import MARK, SlurmNodes
 from holdfast.drivers.slurm.record import EvictedNode, HeldNode, RecordFile, SlurmRecord
 from holdfast.drivers.slurm_settings import SlurmSettings
@@ -39,7 +39,6 @@ _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
 _NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_", "SQUEUE_", "SINFO_")
 # How Slurm's commands find their cluster, and who they are to it.
 _INHERITED = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-_OURS = (("--job-name", "-J"), ("--array", "-a"), ("--clusters", "-M"), ("--wait", "-W"), ("--test-only", ""))
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
@@ -71,16 +70,7 @@ class SlurmDriver:
         self._script = own.script or _packaged_script()
         if not self._script.is_file():
             raise SettingsError(f"HOLDFAST_SLURM_SCRIPT = {self._script}: no such file")
-        try:
-            self._options = shlex.split(own.options)
-        except ValueError as error:
-            raise SettingsError(f"HOLDFAST_SLURM_OPTIONS = {own.options!r}: {error}") from None
-        for long, short in _OURS:
-            if _option(self._options, long, short, flag=True):
-                raise SettingsError(
-                    f"HOLDFAST_SLURM_OPTIONS = {own.options!r}: {long} is the driver's own, and hides jobs from it. "
-                    "Their name is HOLDFAST_SLURM_JOB_NAME, the cluster that of SLURM_CONF."
-                )
+        self._options = sbatch_options.parsed(own.options)
         python = own.python or sys.executable
         inherited = os.environ if env is None else env
         self._env = {
@@ -107,7 +97,7 @@ class SlurmDriver:
             return []
         nodes = self._nodes.known(record.machines)
         return [
-            _supplied(name, held, _job_of(name, held, jobs), nodes.get(name))
+            holdings.supplied(name, held, holdings.job_of(name, held, jobs), nodes.get(name))
             for name, held in record.machines.items()
         ]
 
@@ -148,7 +138,8 @@ class SlurmDriver:
                 with suppress(SettingsError, RefusedError, UnknownError):
                     self._slurm("scancel", *stuck)
             asked = [job.id for job in ours if not job.stuck][:n]
-            features = [each for each in (_option(self._options, "--constraint", "-C"), group) if each]
+            own = sbatch_options.value_of(self._options, "--constraint", "-C")
+            features = [each for each in (own, group) if each]
             options = [
                 *self._exclude(record, jobs),
                 *([f"--constraint={'&'.join(features)}"] if group else []),
@@ -194,7 +185,7 @@ class SlurmDriver:
                 record = record.with_machine(machine, held)
                 self._file.write(record)
             assert held.evicted is not None
-            job = _job_of(machine, held, jobs)
+            job = holdings.job_of(machine, held, jobs)
             # We cancel a job only after its node was drained.
             wanted = scope is Scope.CLUSTER and not (job and (job.taken_away or job.cancelled))
             if wanted and not held.evicted.mark and (mark := self._nodes.drain(machine, held.evicted.reason)):
@@ -218,7 +209,7 @@ class SlurmDriver:
             held = self._known(record, machine)
             if held is None:
                 raise UnknownError(f"machine {machine!r} was given back to Slurm: provision a new one.")
-            job = _job_of(machine, held, jobs)
+            job = holdings.job_of(machine, held, jobs)
             if held.evicted is None and job is not None and not job.over:
                 return
             require_unit(machine, incarnation, str(held.job))
@@ -283,13 +274,13 @@ class SlurmDriver:
     def _look(self, *, locked: bool = False) -> tuple[SlurmRecord, dict[int, Allocation]]:
         """Return the record and our Slurm jobs by id; nodes of jobs that started since are machines from now on."""
         jobs = self._jobs()
-        if not locked and not _arrived(self._file.read(), jobs):
+        if not locked and not holdings.arrived(self._file.read(), jobs):
             return self._file.read(), jobs
         if not locked:
             with self._file.changing():
                 return self._look(locked=True)
         record = self._file.read()
-        if arrived := _arrived(record, jobs):
+        if arrived := holdings.arrived(record, jobs):
             for job in arrived:
                 record = record.with_machine(job.node, HeldNode(job=job.id))
             self._file.write(record)
@@ -321,9 +312,11 @@ class SlurmDriver:
 
         It takes the place of one among the site's own options, whose nodes it names as well.
         """
-        out = [name for name, held in record.machines.items() if held.evicted or _ended(name, held, jobs)]
+        out = [
+            name for name, held in record.machines.items() if held.evicted or holdings.ended(name, held, jobs)
+        ]
         known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
-        own = _option(self._options, "--exclude", "-x")
+        own = sbatch_options.value_of(self._options, "--exclude", "-x")
         return [f"--exclude={','.join([*([own] if own else []), *known])}"] if known else []
 
     def _keep_queued_off(self, record: SlurmRecord, jobs: Mapping[int, Allocation]) -> None:
@@ -339,7 +332,7 @@ class SlurmDriver:
     def _submit(self, comment: str, options: Sequence[str]) -> int:
         """Submit one more allocation; return its job id. After no answer the job is looked up before a retry."""
         token = f"{comment}#{uuid.uuid4().hex[:12]}"
-        told = _option(self._options, "--comment")
+        told = sbatch_options.value_of(self._options, "--comment")
         command = [
             "sbatch",
             "--parsable",
@@ -436,7 +429,7 @@ class SlurmDriver:
         """Wait until a job that ends without us has ended: only then Slurm shows whether it took the job away."""
         record, jobs = self._look()
         held = record.machines.get(machine)
-        job = _job_of(machine, held, jobs) if held is not None and held.evicted is None else None
+        job = holdings.job_of(machine, held, jobs) if held is not None and held.evicted is None else None
         if job is not None and job.completing and not job.taken_away:
             self._wait_over(machine, job.id)
 
@@ -449,7 +442,7 @@ class SlurmDriver:
             jobs = self._jobs(f"--jobs={job}")
         except UnknownError:
             return True  # forgotten since
-        return _ended(machine, HeldNode(job=job), jobs)
+        return holdings.ended(machine, HeldNode(job=job), jobs)
 
 
 def _looks(for_s: float) -> Iterator[None]:
@@ -461,65 +454,6 @@ def _looks(for_s: float) -> Iterator[None]:
             return
         time.sleep(pause)
         pause = min(2 * pause, POLL_MOST_S)
-
-
-def _arrived(record: SlurmRecord, jobs: Mapping[int, Allocation]) -> list[Allocation]:
-    """Return jobs on nodes that the record does not list under them; not on evicted machines."""
-    found = []
-    for job in jobs.values():
-        if job.over or job.queued or not job.node:
-            continue
-        held = record.machines.get(job.node)
-        # The later of two has the node; ids say which, but for one that waited longer, and where they began again.
-        if held is None or (
-            not held.evicted and held.job != job.id and (held.job < job.id or _ended(job.node, held, jobs))
-        ):
-            found.append(job)
-    return found
-
-
-def _job_of(machine: str, held: HeldNode, jobs: Mapping[int, Allocation]) -> Allocation | None:
-    """Return the machine's job; None: it is gone, or was requeued and runs on another node, as another machine."""
-    job = jobs.get(held.job)
-    return job if job is not None and job.node in ("", machine) else None
-
-
-def _ended(machine: str, held: HeldNode, jobs: Mapping[int, Allocation]) -> bool:
-    job = _job_of(machine, held, jobs)
-    return job is None or job.over
-
-
-def _supplied(name: str, held: HeldNode, job: Allocation | None, node: Node | None) -> Supplied:
-    told = (
-        f"node {node.state.lower()}{'' if node.responds else ', does not respond'}"
-        if node
-        else f"Slurm knows no node {name} any more (taken out of slurm.conf?)"
-    )
-    if held.evicted is not None:
-        return Supplied(
-            name=name, alive=False, detail=f"evicted ({held.evicted.scope}): {held.evicted.reason}; {told}"
-        )
-    if job is None or job.over:
-        ended = f"job {held.job} {'is gone' if job is None else job.state.lower()}"
-        return Supplied(name=name, alive=False, detail=f"{ended}; {told}")
-    if job.queued:
-        return Supplied(name=name, alive=True, detail=f"job {job.id} waits in the queue ({job.reason})")
-    return Supplied(name=name, alive=True, detail=f"job {job.id}; {told}")
-
-
-def _option(options: Sequence[str], long: str, short: str = "", *, flag: bool = False) -> str:
-    """Return the value of an option of sbatch that may come in four forms; empty: it was not given.
-
-    Of a ``flag``, which may have none, the option itself is returned.
-    """
-    found = ""
-    for word, following in zip(options, [*options[1:], ""], strict=False):
-        name, given, value = word.partition("=")
-        if name == long:
-            found = word if flag else value if given else following
-        elif short and word.startswith(short):
-            found = word if flag else word.removeprefix(short) or following
-    return found
 
 
 def _packaged_script() -> Path:
