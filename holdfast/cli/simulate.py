@@ -44,6 +44,10 @@ def simulate(  # noqa: PLR0917
     keep_processes: Annotated[
         bool, typer.Option("--keep-processes", help="Compare each with itself under `holdfast.run`, too.")
     ] = False,
+    without_roles: Annotated[
+        bool,
+        typer.Option("--without-roles", help="Compare each with itself without the scenario's roles, too."),
+    ] = False,
     replications: Annotated[int, typer.Option(min=1, help="Lives of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 1,
     jobs: Annotated[
@@ -68,6 +72,8 @@ def simulate(  # noqa: PLR0917
         if keep_processes:
             chosen = run.with_and_without_processes(chosen)
         scenario = scenario.model_copy(update={"variants": chosen})
+    if without_roles:
+        scenario = scenario.model_copy(update={"variants": run.with_and_without_roles(scenario)})
     outcomes = _run(scenario, replications, seed, jobs)
     written = _plot(outcomes, plots) if plots else []
     if as_json:
@@ -81,6 +87,8 @@ def simulate(  # noqa: PLR0917
 
 
 def _changed(scenario: Scenario, machines: int | None, days: float | None, rate: float | None) -> Scenario:
+    from holdfast.simulate.simulated_role import wrong  # noqa: PLC0415
+
     if days is not None and days <= 0:
         raise SettingsError(f"--days {days:g}: expected more than 0")
     changes: dict[str, Any] = {"machines": machines, "days": days, "machine_rate": rate}
@@ -92,6 +100,8 @@ def _changed(scenario: Scenario, machines: int | None, days: float | None, rate:
             f"tp x pp = {size}; expected a multiple of {max(1, size // scenario.ranks_per_machine)}, or another "
             "parallelism in the scenario file"
         )
+    if machines is not None and (problem := wrong(scenario.roles, machines)):
+        raise SettingsError(f"--machines {machines}: {problem}")
     return scenario.model_copy(update=given)
 
 
@@ -160,9 +170,32 @@ def _show(scenario: Scenario, outcomes: Sequence[SimulatedOutcome]) -> None:
     ]
     columns = ("", "VARIANT", "ETTR", "LOST", "INCIDENTS", "EVICTED", "WORST", "OF ALL")
     print_table("", columns, rows, "")
+    _show_roles(outcomes)
     _by_variant("Lost hours by phase", [_means(outcome.lost_h) for outcome in outcomes], "{:.1f}")
     _by_variant("Lost hours by class", [_means(outcome.lost_by_class_h) for outcome in outcomes], "{:.1f}")
     _by_variant("What ended incidents", [outcome.mechanisms for outcome in outcomes], "{:.1%}")
+
+
+def _show_roles(outcomes: Sequence[SimulatedOutcome]) -> None:
+    rows = [
+        (
+            f"{number}",
+            name,
+            _range(role.ran),
+            _range(role.ready),
+            f"{role.failures.mean:.1f}",
+            f"{role.restarts.mean:.1f}",
+            f"{role.moves.mean:.1f}",
+            f"{role.asked.mean:.1f}",
+            _hours(role.trainer_h, "{:.2f}"),
+        )
+        for number, outcome in enumerate(outcomes, 1)
+        for name, role in outcome.roles.items()
+    ]
+    if rows:
+        say("")
+        columns = ("", "ROLE", "RAN", "READY", "FAILURES", "RESTARTS", "MOVES", "ASKED", "TRAINER LOST")
+        print_table("Roles", columns, rows, "")
 
 
 def _by_variant(title: str, cells: Sequence[dict[str, float]], form: str) -> None:

@@ -22,8 +22,11 @@ from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.elastic import Size
 from holdfast.simulate.faults import LEAVE, SWITCH, Fault, Faults
 from holdfast.simulate.playbooks import PlaybookStep
+from holdfast.simulate.role_life import RolesLife
 from holdfast.simulate.saving import SavedProgress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
+from holdfast.simulate.simulated_replica import RoleLife
+from holdfast.simulate.standing import Stretch
 from holdfast.simulate.supply import Supply
 
 T = TypeVar("T")
@@ -67,6 +70,7 @@ class Life:
     classes: Counter[str] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
     """Where states were restored from."""
+    roles: dict[str, RoleLife] = field(default_factory=dict)
 
 
 def live(scenario: Scenario, variant: Variant, policy: Policy, seed: str) -> Life:
@@ -129,14 +133,17 @@ class _Job:
         """Waits for a person since the last new step."""
         self.epoch = 1
         self.faults = Faults(self.env, scenario, seed, self._hit, self.names)
+        self.roles = RolesLife(self.env, scenario.roles if variant.roles else {}, seed, self.names)
 
     def life(self) -> Life:
         self.env.process(self._run())
         self.faults.start()
+        self.roles.start()
         self.env.run(until=self.end)
         if self.wake is not None:
             self._book(self.began, self.end)
         self.found.account = account(self.spans, 0.0, self.end)
+        self.found.roles = self.roles.finish()
         self.found.steps = self.progress.reached
         self.found.swaps_short = self.supply.short
         return self.found
@@ -156,11 +163,13 @@ class _Job:
             else:
                 self.began = self.env.now
                 self.wake = self.env.event()
+                self.roles.trained()
                 fault = yield self.wake
                 self.wake = None
                 if fault is not None and fault.symptom == LEAVE:  # held at a boundary, no step is cut off
                     share = self.size.share
-                    left = self.progress.to_boundary((self.env.now - self.began) * share)
+                    worked_s = self.roles.stretch(self.began, self.env.now).worked_s
+                    left = self.progress.to_boundary(worked_s * share)
                     yield self.env.timeout(left / share)
                 since = self._book(self.began, self.env.now)
             if fault is None:
@@ -238,17 +247,22 @@ class _Job:
 
     def _book(self, began: float, now: float) -> float:
         """Account for a stretch of training; returns when its last step ended."""
-        share = self.size.share
-        again, new = self.progress.train((now - began) * share)  # the batch stays the same: steps are longer
-        turn = began + again.seconds / share
-        done = min(now, turn + new.seconds / share)
+        share, stretch = self.size.share, self.roles.stretch(began, now)
+        again, new = self.progress.train(
+            stretch.worked_s * share
+        )  # the batch stays the same: steps are longer
+        turn = stretch.at(again.seconds / share)
+        done = min(now, stretch.at((again.seconds + new.seconds) / share))
+        self._book_stands(stretch)
         if again.seconds:
             self.spans.append(Span(began, turn, LostPhase.RECOMPUTING, self.cause))
         if new.steps:
             self.limits = 0
         if new.seconds:
             cause = "" if share == 1.0 else IncidentClass.MACHINE_FAULT.value
-            self.spans.append(Span(turn, done, None, cause, (0.0,), new.stall_s / share, share))
+            for begin, end in stretch.moving(turn, done):
+                stall_s = new.stall_s * (end - begin) / new.seconds
+                self.spans.append(Span(begin, end, None, cause, (0.0,), stall_s, share))
             if self.history:
                 last = self.history[-1]
                 self.history[-1] = last.model_copy(
@@ -256,11 +270,18 @@ class _Job:
                 )
         return done
 
+    def _book_stands(self, stretch: Stretch) -> None:
+        """Account for the time in which the trainer stood for its roles."""
+        self.roles.stood(stretch)
+        for each in stretch.stands:
+            self.spans.append(Span(each.begin, each.end, LostPhase.WAITING, f"role {each.role}", (1.0,)))
+
     # Recovery
 
     def _recover(self, fault: Fault, since: float) -> Steps[None]:
         symptom = self.scenario.symptoms[fault.symptom]
         machines = self._present(fault) or [self.names[0]]
+        self.roles.died(self._silent(fault, symptom))
         seen = self.judge.judge(symptom, {name: self.slots[name] for name in machines}, self.env.now)
         self.cause = seen.incident_class.value
         self.found.incidents += 1
@@ -492,6 +513,7 @@ class _Job:
     def _replace(self, name: str) -> int:
         """Give a machine's slot to a new one; return the slot."""
         slot = self.slots.pop(name)
+        self.roles.left(name)
         self.names[slot] = new = f"m{self.next_name}"
         self.slots[new] = slot
         self.next_name += 1
@@ -534,6 +556,7 @@ class _Job:
         self.epoch += 1
         self.found.restarts += self.epoch > 2
         self.judge.epoch(self.epoch, tuple(self.names))
+        self.roles.epoch(self.epoch)
 
     def _again(self, fault: Fault) -> Steps[None]:
         """Let a fault that was not removed come back."""

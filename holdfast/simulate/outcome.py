@@ -12,6 +12,7 @@ from holdfast.models.base import Frozen
 from holdfast.policies.accounting.lost_time import US, LostPhase
 from holdfast.simulate.job import Life
 from holdfast.simulate.scenario import Variant
+from holdfast.simulate.simulated_replica import RoleLife
 
 CONFIDENCE = 0.95
 
@@ -33,6 +34,37 @@ class Mean(Frozen):
         deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
         half = float(student.ppf(0.5 + CONFIDENCE / 2, n - 1)) * deviation / n**0.5
         return cls(mean=mean, low=mean - half, high=mean + half)
+
+
+class RoleOutcome(Frozen):
+    """The outcome of a role under one variant; numbers are per replication."""
+
+    ran: Mean
+    """Share of the wanted time in which its replicas' processes were there, as `holdfast status` counts it."""
+    ready: Mean
+    """Share of the wanted time in which they could be reached."""
+    failures: Mean
+    restarts: Mean
+    """Starts of replicas after their first."""
+    moves: Mean
+    """Of these, those on another machine."""
+    asked: Mean
+    """Persons that were asked."""
+    trainer_h: Mean
+    """Hours that the trainer stood for it."""
+
+    @classmethod
+    def of(cls, lives: Sequence[RoleLife]) -> RoleOutcome:
+        """Summarise at least one life."""
+        return cls(
+            ran=Mean.of([life.ran_s / life.wanted_s if life.wanted_s else 0.0 for life in lives]),
+            ready=Mean.of([life.ready_s / life.wanted_s if life.wanted_s else 0.0 for life in lives]),
+            failures=Mean.of([life.failures for life in lives]),
+            restarts=Mean.of([life.restarts for life in lives]),
+            moves=Mean.of([life.moves for life in lives]),
+            asked=Mean.of([life.asked for life in lives]),
+            trainer_h=Mean.of([life.trainer_s / 3600 for life in lives]),
+        )
 
 
 class SimulatedOutcome(Frozen):
@@ -65,6 +97,7 @@ class SimulatedOutcome(Frozen):
     """Longest stretch without a new step."""
     worst_of_all_h: float
     steps: Mean
+    roles: dict[str, RoleOutcome] = Field(default_factory=dict)
     seed: int = Field(ge=0)
 
 
@@ -95,6 +128,7 @@ def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> S
         worst_h=Mean.of([life.account.worst_us / US / 3600 for life in lives]),
         worst_of_all_h=max(life.account.worst_us for life in lives) / US / 3600,
         steps=Mean.of([life.steps for life in lives]),
+        roles={name: RoleOutcome.of([life.roles[name] for life in lives]) for name in lives[0].roles},
         seed=seed,
     )
 

@@ -107,6 +107,25 @@ def with_and_without_processes(variants: Sequence[Variant]) -> tuple[Variant, ..
     )
 
 
+def with_and_without_roles(scenario: Scenario) -> tuple[Variant, ...]:
+    """Each variant of a scenario as it is, and without its roles.
+
+    Raises:
+        SettingsError: the scenario has no roles.
+    """
+    if not scenario.roles:
+        raise SettingsError("--without-roles: expected a scenario file that has `roles`")
+    return tuple(
+        each.model_copy(update={"roles": roles, "name": _without(each.name, roles=roles)})
+        for each in scenario.variants
+        for roles in (True, False)
+    )
+
+
+def _without(name: str, *, roles: bool) -> str:
+    return name if roles or not name else f"{name}, no roles"
+
+
 def _strategy(text: str) -> dict[str, object]:
     name, _, size = text.partition(":")
     known = ", ".join(each.value for each in Strategy)

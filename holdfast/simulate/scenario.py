@@ -14,7 +14,9 @@ from pydantic import Field, model_validator
 from holdfast.models.alert import AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.job import Parallelism
+from holdfast.models.roles import RoleName
 from holdfast.policies.config.policy_file import merge, parse, validate
+from holdfast.simulate.simulated_role import SimulatedRole, wrong
 
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
 WHAT = "scenario file"
@@ -189,6 +191,8 @@ class Variant(Frozen):
     """While a person is asked the job is started again after the policy's pauses (``again``); else it stands."""
     moves: bool = True
     """Machines that are to be left are left by a planned move; else they are lost."""
+    roles: bool = True
+    """The job has the scenario's roles; else its trainer is alone, under the same faults."""
     elastic: bool = False
     """Without a standby the job trains on with whole replicas that are left, and grows back."""
 
@@ -213,7 +217,7 @@ class Variant(Frozen):
         saved = "every step" if self.checkpoint_s is None else f"every {self.checkpoint_s / 60:g} min"
         off = [
             name
-            for name in ("inspection", "rollback", "aggregation", "replay", "again", "moves")
+            for name in ("inspection", "rollback", "aggregation", "replay", "again", "moves", "roles")
             if not getattr(self, name)
         ]
         grows = (", elastic" if self.elastic else "") + (", processes kept" if self.keep_processes else "")
@@ -242,6 +246,8 @@ class Scenario(Frozen):
     switch: Switch
     costs: Costs
     saving: Saving
+    roles: dict[RoleName, SimulatedRole] = Field(default_factory=dict)
+    """Processes beside the ranks."""
     variants: tuple[Variant, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -250,6 +256,8 @@ class Scenario(Frozen):
             raise ValueError(problem)
         if self.machine_rate > 0 and not self.machine_weights():
             raise ValueError("symptoms: none has the cause machine, so machine_rate must be 0")
+        if problem := wrong(self.roles, self.machines):
+            raise ValueError(problem)
         return self
 
     @classmethod
