@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Protocol
 
@@ -31,6 +31,10 @@ class Format(Protocol):
 
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Return the rows of a split."""
+        ...
+
+    def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
+        """Return the names of a file's columns that every file must have; none, where rows are no tables."""
         ...
 
 
@@ -65,6 +69,10 @@ class Lines:
             )
         return lines
 
+    def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
+        """Return nothing: each row is what it is."""
+        return frozenset()
+
 
 class JsonLines(Lines):
     """One JSON value per line."""
@@ -88,9 +96,10 @@ class JsonLines(Lines):
 class Parquet:
     """Apache Parquet, a row group at a time, as a ``pyarrow.Table``."""
 
-    def __init__(self, columns: list[str] | None = None) -> None:
-        """Read ``columns``; None: all."""
-        self._columns = columns
+    def __init__(self, columns: list[str] | None = None, optional: Sequence[str] = ()) -> None:
+        """Read ``columns`` (None: all), of which a file may lack those that are ``optional``."""
+        self._columns, self._optional = columns, frozenset(optional)
+        self._filled = [each for each in optional if columns is None or each in columns]
         self._metadata: dict[str, Any] = {}
 
     def index(self, file: BinaryIO, path: str) -> list[Split]:
@@ -104,15 +113,22 @@ class Parquet:
         """Read a row group."""
         opened = self._open(file, path)
         try:
-            return opened.read_row_group(split.start, columns=self._columns, use_threads=False)
+            rows = opened.read_row_group(split.start, columns=self._columns, use_threads=False)
         except _broken(path) as error:
             raise SourceError(f"{path}: row group {split.start} cannot be read: {error}") from None
+        return _filled(rows, self._filled, split.rows)
+
+    def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
+        """Return those of the file; nothing where columns are asked for, of which each file was found to have all."""
+        if self._columns is not None:
+            return frozenset()
+        return frozenset(self._open(file, path).schema_arrow.names) - self._optional
 
     def _refuse_missing(self, schema: Any, path: str) -> None:
         """Refuse columns that the file has not: pyarrow leaves them out without a word."""
         has = {schema.column(number).path for number in range(len(schema))}
         for name in self._columns or ():
-            if not any(f"{each}.".startswith(f"{name}.") for each in has):
+            if name not in self._optional and not any(f"{each}.".startswith(f"{name}.") for each in has):
                 raise SourceError(f"{path}: no column {name!r}; it has {', '.join(sorted(has))}")
 
     def _open(self, file: BinaryIO, path: str) -> Any:
@@ -134,6 +150,10 @@ class Parquet:
 class Arrow:
     """Arrow IPC files (Feather), a record batch at a time, as a ``pyarrow.Table``."""
 
+    def __init__(self, optional: Sequence[str] = ()) -> None:
+        """Read all columns; a file may lack those that are ``optional``."""
+        self._optional = tuple(optional)
+
     def index(self, file: BinaryIO, path: str) -> list[Split]:
         """Read the record batches' lengths."""
         opened = self._open(file, path)
@@ -144,7 +164,12 @@ class Arrow:
 
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Read a record batch."""
-        return _pyarrow(path).Table.from_batches([self._batch(self._open(file, path), path, split.start)])
+        rows = _pyarrow(path).Table.from_batches([self._batch(self._open(file, path), path, split.start)])
+        return _filled(rows, self._optional, split.rows)
+
+    def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
+        """Return those of the file."""
+        return frozenset(self._open(file, path).schema.names).difference(self._optional)
 
     def _batch(self, opened: Any, path: str, number: int) -> Any:
         try:
@@ -172,6 +197,22 @@ FORMATS: dict[str, type[Lines | JsonLines | Parquet | Arrow]] = {
 """By name, which is also the end of a file's name."""
 
 
+TABLES = frozenset({"parquet", "arrow", "feather"})
+"""Formats whose rows are tables."""
+
+
+def lacks(path: str, columns: frozenset[str], first: str, wanted: frozenset[str]) -> str:
+    """Return the message for a file without a column that the first one has; empty: it has all."""
+    missing = sorted(wanted - columns)
+    if not missing:
+        return ""
+    names = ", ".join(map(repr, missing))
+    return (
+        f"{path}: no column {names}, which {first} has: its rows would have nulls there. Write the file with it; or "
+        "name it as optional=, for nulls, or name the columns that all Parquet files have as columns="
+    )
+
+
 def format_of(path: str, named: str = "") -> str:
     """Return the name of a file's format.
 
@@ -183,6 +224,16 @@ def format_of(path: str, named: str = "") -> str:
         asked = f"format = {named!r}" if named else f"{path}: unknown format by its name"
         raise SettingsError(f"{asked}: expected one of {', '.join(FORMATS)} (or give format=)")
     return name
+
+
+def _filled(rows: Any, names: Sequence[str], count: int) -> Any:
+    """Return a table with nulls in the columns that it lacks."""
+    import pyarrow as pa  # noqa: PLC0415  (an extra)
+
+    for name in names:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(count))
+    return rows
 
 
 def _text(file: BinaryIO, path: str, split: Split) -> Iterable[str]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from holdfast.data.agree import Agreement
 from holdfast.data.at_once import each_of
 from holdfast.data.files import File, Indexed
-from holdfast.data.formats import format_of
+from holdfast.data.formats import TABLES, Format, format_of, lacks
 from holdfast.data.listing import Listing
 from holdfast.data.sources import Mix
+from holdfast.errors import SourceError
 
 
 def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int) -> Listing:
@@ -32,22 +33,76 @@ def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int) -> Listi
     flat = [
         (name, file) for name, files in fresh.items() for file in sorted(files, key=lambda each: each.path)
     ]
-    parts = agree.each(lambda: _indexed(mix, flat[agree.rank :: agree.ranks], threads))
+    first = _first(mix, listing, flat)
+    parts = agree.each(lambda: _indexed(mix, flat[agree.rank :: agree.ranks], first, threads))
     more: dict[str, list[Indexed]] = {name: [] for name in fresh}
     for number, (name, _) in enumerate(flat):
         more[name].append(parts[number % agree.ranks][number // agree.ranks])
     return listing.grown({name: tuple(files) for name, files in more.items()})
 
 
-def _indexed(mix: Mix, files: Sequence[tuple[str, File]], threads: int) -> list[Indexed]:
+def _first(mix: Mix, listing: Listing, fresh: Sequence[tuple[str, File]]) -> dict[str, list[File]]:
+    """Return the files of each source by whose columns the new ones are judged: the first one of all that is there.
+
+    That is the first of those that were noticed first, or, where it is gone by now, of those that are new.
+    """
+    listed = [
+        (name, each.file) for group in listing.groups for name, files in group.items() for each in files
+    ]
+    found: dict[str, list[File]] = {name: [] for name in mix.sources}
+    for files in (listed, fresh):
+        seen = set()
+        for name, file in files:
+            if name not in seen and _kind(mix, name, file) in TABLES:
+                found[name].append(file)
+                seen.add(name)
+    return found
+
+
+def _kind(mix: Mix, name: str, file: File) -> str:
+    source = mix.sources[name]
+    return format_of(_path(mix, name, file), source.format)
+
+
+def _path(mix: Mix, name: str, file: File) -> str:
+    return f"{mix.sources[name].place.name.rstrip('/')}/{file.path}"
+
+
+def _wanted(
+    mix: Mix, name: str, files: Sequence[File], formats: Mapping[str, Format]
+) -> tuple[str, frozenset[str]]:
+    """Return the first of these files that is there, and its columns."""
+    for number, file in enumerate(files, 1):
+        path = _path(mix, name, file)
+        try:
+            with mix.sources[name].place.open(file) as opened:
+                return path, formats[_kind(mix, name, file)].columns(opened, path)
+        except SourceError:
+            if number == len(files):
+                raise
+    return "", frozenset()
+
+
+def _indexed(
+    mix: Mix, files: Sequence[tuple[str, File]], first: Mapping[str, Sequence[File]], threads: int
+) -> list[Indexed]:
     formats = {name: each.formats() for name, each in mix.sources.items()}
+    asked = {name for name, _ in files}
+    wanted = {name: _wanted(mix, name, first[name], formats[name]) for name in asked}
 
     def index(given: tuple[str, File]) -> Indexed:
         name, file = given
         source = mix.sources[name]
-        path = f"{source.place.name.rstrip('/')}/{file.path}"
+        path, kind = _path(mix, name, file), _kind(mix, name, file)
         with source.place.open(file) as opened:
-            splits = formats[name][format_of(path, source.format)].index(opened, path)
+            splits = formats[name][kind].index(opened, path)
+            told = (
+                lacks(path, formats[name][kind].columns(opened, path), *wanted[name])
+                if kind in TABLES
+                else ""
+            )
+        if told:
+            raise SourceError(told)
         return Indexed(file, tuple(splits))
 
     return list(each_of(index, files, threads))

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.data.files import File
 from holdfast.data.folder import FolderPlace
-from holdfast.data.formats import FORMATS, Format, Parquet, format_of
+from holdfast.data.formats import FORMATS, Arrow, Format, Parquet, format_of
 from holdfast.data.fsspec_place import FsspecPlace
 from holdfast.data.http_listing import HttpPlace
 from holdfast.data.mixing import ROW, quotas
@@ -36,6 +36,8 @@ class Source:
     """Samples of a reader that are shuffled together; 0: all in the order of paths and rows."""
     columns: tuple[str, ...] | None = None
     """Columns of Parquet files to be read; None: all."""
+    optional: tuple[str, ...] = ()
+    """Columns of Parquet and Arrow files that a file may lack: nulls there."""
     decode: Callable[[Rows], Rows] | None = None
     """Turns the rows of a split into as many others, where they are read."""
     repeat: bool = False
@@ -50,6 +52,10 @@ class Source:
     def __post_init__(self) -> None:
         if self.format:
             format_of("", self.format)
+        if isinstance(self.optional, str):
+            raise SettingsError(
+                f"{self.place.name}: optional = {self.optional!r}: expected a list of columns"
+            )
         for name, value, least in (("window", self.window, 1), ("shuffle", self.shuffle, 0)):
             if value < least:
                 raise SettingsError(f"{self.place.name}: {name} = {value}: expected {least} or more")
@@ -90,8 +96,8 @@ class Source:
     def formats(self) -> dict[str, Format]:
         """Make this source's formats, by name."""
         made: dict[str, Format] = {name: kind() for name, kind in FORMATS.items()}
-        if self.columns is not None:
-            made["parquet"] = Parquet(list(self.columns))
+        made["parquet"] = Parquet(None if self.columns is None else list(self.columns), self.optional)
+        made["arrow"] = made["feather"] = Arrow(self.optional)
         return made
 
 

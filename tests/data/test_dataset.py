@@ -292,6 +292,63 @@ def test_a_column_that_a_file_has_not_is_refused(tmp_path: Path) -> None:
         data.Dataset(data.folder(tmp_path, columns=["id", "label"]), 2).prepare()
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_column_that_the_first_file_has_is_wanted_of_all(tmp_path: Path, ending: str) -> None:
+    """Rows without it would have nulls there, or none of it in a batch of their own."""
+    write(tmp_path / f"b.{ending}", [1, 2, 3])
+    labelled(tmp_path / f"a.{ending}", [4, 5, 6])
+    told = rf"/b\.{ending}: no column 'label', which .*/a\.{ending} has: .*optional="
+    with pytest.raises(SourceError, match=told):
+        data.Dataset(data.folder(tmp_path), 2).prepare()
+    dataset = data.Dataset(data.folder(tmp_path, optional=["label"], shuffle=0), 3, lanes=1)
+    assert [rows.column("label").to_pylist() for rows in dataset] == [[4, 5, 6], [None] * 3]
+    whole = data.Dataset(data.folder(tmp_path, optional=["label"]), 6, lanes=1)
+    assert sorted(next(whole).column("label").to_pylist(), key=str) == [4, 5, 6, None, None, None]
+    with pytest.raises(SettingsError, match="optional = 'label': expected a list"):
+        data.folder(tmp_path, optional="label")
+
+
+def test_columns_that_are_asked_for_may_be_optional(tmp_path: Path) -> None:
+    """Others are refused where they lack, and what is not asked for lacks nowhere."""
+    write(tmp_path / "b.parquet", [1, 2, 3])
+    labelled(tmp_path / "a.parquet", [4, 5, 6])
+    rows = next(data.Dataset(data.folder(tmp_path, columns=["id"]), 6))
+    assert rows.column_names == ["id"]
+    both = data.folder(tmp_path, columns=["id", "label"], optional=["label", "other"], shuffle=0)
+    rows = next(data.Dataset(both, 6, lanes=1))
+    assert rows.to_pydict() == {"id": [4, 5, 6, 1, 2, 3], "label": [4, 5, 6, None, None, None]}
+
+
+def test_a_new_file_is_judged_by_the_first_that_was_listed(tmp_path: Path) -> None:
+    """Also by a run that goes on; a first file that is gone by then leaves the new ones to be judged by each other."""
+    labelled(tmp_path / "dt=2026-11-24/hour=00/a.parquet", [1, 2])
+    source = data.folder(tmp_path, follow=True)
+    dataset = data.Dataset(source, 2, lanes=1, poll_s=0)
+    next(dataset)
+    saved = dataset.state_dict()
+    write(tmp_path / "dt=2026-11-24/hour=01/b.parquet", [3, 4])
+    resumed = data.Dataset(source, 2, lanes=1, poll_s=0)
+    resumed.load_state_dict(saved)
+    for each in (dataset, resumed):
+        with pytest.raises(SourceError, match=r"b\.parquet: no column 'label', which .*a\.parquet has"):
+            next(each)
+    (tmp_path / "dt=2026-11-24/hour=00/a.parquet").unlink()
+    assert sorted(ids(next(resumed))) == [3, 4]
+    labelled(tmp_path / "dt=2026-11-24/hour=02/c.parquet", [5, 6])
+    assert sorted(ids(next(resumed))) == [5, 6]
+
+
+def labelled(path: Path, numbers: list[int]) -> None:
+    """A file with another column."""
+    table = pa.table({"id": numbers, "text": ["x"] * len(numbers), "label": numbers})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as sink:
+            sink.write_table(table)
+
+
 def test_a_source_of_a_mix_without_samples_is_refused(tmp_path: Path) -> None:
     """Else the others would be taken in its place; a saved position in which it had none goes on as it was."""
     write(tmp_path / "web/20261124/00/x.txt", [1, 2, 3])
