@@ -140,5 +140,11 @@ def create_app(
 def _first(error: RequestValidationError) -> str:
     """Return the first thing that is wrong with a request: the field, the value (shortened), what was expected."""
     found = error.errors()[0]
-    field = ".".join(str(part) for part in found["loc"])
-    return f"{field} = {repr(found.get('input'))[:200]}: {found['msg']}"
+    if found["type"] == "json_invalid":
+        return f"the body is not JSON: {found['ctx']['error']} at character {found['loc'][-1]}"
+    field, value = ".".join(str(part) for part in found["loc"]), found.get("input")
+    if found["type"] == "missing":
+        return f"{field} is missing: give it"
+    if isinstance(value, bytes):  # not read as JSON, as the request does not say that it is
+        return "the body is not taken for JSON: send it with the header Content-Type: application/json"
+    return f"{field} = {repr(value)[:200]}: {found['msg']}"

@@ -61,13 +61,19 @@ def must_be_of_job(alert: Alert, job: Job, machine: Machine | None) -> None:
     """Refuse what is not about this job as it stands.
 
     Raises:
-        UnknownError: no such rank.
+        UnknownError: no such rank, or not on that machine.
         StaleError: the machine left the job, or the epoch has not begun.
     """
     if alert.rank is not None and not 0 <= alert.rank < job.spec.world_size:
         raise UnknownError(f"job {job.name} has no rank {alert.rank}: it has {job.spec.world_size}")
     if machine is not None and (machine.name not in job.machines or machine.job != job.name):
-        raise StaleError(f"alert {alert.key!r}: machine {machine.name} is not in job {job.name} any more")
+        where = f"in job {machine.job}" if machine.job else machine.state.value
+        raise StaleError(f"alert {alert.key!r}: machine {machine.name} is not in job {job.name}, but {where}")
+    by_hand = alert.kind is AlertKind.MANUAL and alert.rank is not None
+    if machine is not None and by_hand and alert.rank not in job.ranks_of(machine.name):
+        raise UnknownError(
+            f"rank {alert.rank} of job {job.name} is not on {machine.name}: name one of the two"
+        )
     if alert.epoch is not None and alert.epoch > job.epoch:
         raise StaleError(
             f"alert {alert.key!r}: job {job.name} has no epoch {alert.epoch} (newest: {job.epoch})"

@@ -118,7 +118,7 @@ class Correlator:
         if alert.kind in MACHINE_KINDS:
             # Fixed before job and epoch are filled in: the next report of it will lack them too.
             alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
-        if owner := self.memory.owner(alert.key, received_at):
+        if owner := self.memory.owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if more := self._more_of_the_same(alert, received_at):
             return more
@@ -159,7 +159,7 @@ class Correlator:
         if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):
             facts = await self._overtakes(facts.of_what_stops(), [alert])
         acting = facts.acting
-        if owner := self.memory.owner(alert.key, received_at):
+        if owner := self.memory.owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
             with contextlib.suppress(StaleError):

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TypeVar
 
-from holdfast.models.alert import Incident
+from holdfast.models.alert import Alert, AlertKind, Incident
 from holdfast.policies.classify.importance import Importance
 
 Key = TypeVar("Key")
@@ -55,13 +55,19 @@ class Deduplicator:
         _put(self._ignored, key, now)
         return False
 
-    def owner(self, key: str, now: float) -> str | None:
-        """Return the open or lately closed incident that has this signal already."""
-        incident_id = self._taken.get(key)
+    def owner(self, alert: Alert, now: float) -> str | None:
+        """Return the open or lately closed incident that has this signal already.
+
+        What a person asks after the incident was closed is another request.
+        """
+        incident_id = self._taken.get(alert.key)
         if incident_id is None:
             return None
         closed_at = self._closed.get(incident_id)
-        return incident_id if closed_at is None or now - closed_at <= FOR_S else None
+        if closed_at is None:
+            return incident_id
+        asked_anew = alert.kind is AlertKind.MANUAL and not alert.fingerprint and alert.at > closed_at
+        return incident_id if now - closed_at <= FOR_S and not asked_anew else None
 
     def may_join(self, incident_id: str, weight: Importance) -> bool:
         """Count one more alert for the incident; False when it has enough of this importance."""

@@ -19,6 +19,7 @@ MANUAL = Kind(
     SignalScope.PERSON,
     "Raised by a person.",
     evidence="by, text, class",
+    identified_by=("class",),
     meaning=NEVER,
     precedence=940,
     unless="at once, as the class that it names",

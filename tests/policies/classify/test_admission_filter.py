@@ -59,8 +59,19 @@ def test_an_earlier_life_of_a_machine_is_refused() -> None:
     ("named", "at", "error", "why"),
     [
         (rank_exit(8), None, UnknownError, "no rank 8"),
-        (KILLED, machine("m9"), StaleError, "m9 is not in job gpt"),
-        (KILLED, machine(job="other"), StaleError, "m0 is not in job gpt"),
+        (
+            KILLED,
+            machine("m9", job=None, state=MachineState.STANDBY),
+            StaleError,
+            "m9 is not in job gpt, but standby",
+        ),
+        (KILLED, machine(job="other"), StaleError, "m0 is not in job gpt, but in job other"),
+        (
+            alert(AlertKind.MANUAL, rank=7, machine="m0"),
+            machine(),
+            UnknownError,
+            "rank 7 of job gpt is not on m0",
+        ),
         (KILLED.model_copy(update={"epoch": 4}), machine(), StaleError, "no epoch 4"),
     ],
 )

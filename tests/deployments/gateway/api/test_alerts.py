@@ -41,6 +41,30 @@ async def test_repeated_alert_opens_nothing_and_is_counted(kit: Kit) -> None:
     assert kit.metric("alerts_total", kind="rank_exit", outcome="duplicate") == 2
 
 
+async def test_a_person_who_asks_again_after_the_incident_or_for_another_class_is_heard(kit: Kit) -> None:
+    """Once is enough while the incident is open, and a request that is sent twice stays one."""
+    await kit.running_job()
+
+    def asked(incident_class: str = "job_hang", at: float | None = None) -> dict[str, Any]:
+        evidence = {"class": incident_class}
+        return {"kind": "manual", "job": JOB, "at": at or kit.clock.now(), "evidence": evidence}
+
+    first = asked()
+    assert (await kit.post("/v1/alerts", first))["outcome"] == "opened"
+    kit.clock.advance(1)
+    assert (await kit.post("/v1/alerts", asked()))["outcome"] == "duplicate"
+    other = await kit.post("/v1/alerts", asked("silent_corruption"))
+    assert (other["outcome"], other["incident"]) == ("waits", f"{JOB}-2")
+    await kit.tick()
+    for incident in (f"{JOB}-1", f"{JOB}-2"):
+        kit.close_incident(incident)
+    await kit.tick()
+    kit.clock.advance(1)
+    assert (await kit.post("/v1/alerts", first))["outcome"] == "duplicate"
+    again = await kit.post("/v1/alerts", asked())
+    assert (again["outcome"], again["incident"]) == ("opened", f"{JOB}-3")
+
+
 async def test_an_alert_that_the_ledger_did_not_take_is_no_duplicate_when_it_is_sent_again(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +188,24 @@ async def test_malformed_alert_names_the_field(kit: Kit) -> None:
     answer = await kit.post("/v1/alerts", {"kind": "bang", "at": 1.0}, 422)
     assert answer["error"] == "SettingsError"
     assert "body.kind = 'bang'" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (b"kind=xid", "application/json", "the body is not JSON: Expecting value at character 0"),
+        (b"", "application/json", "body is missing: give it"),
+        (b'{"kind": "xid"}', "application/json", "body.at is missing: give it"),
+        (b'{"kind": "xid"}', "text/plain", "the body is not taken for JSON: send it with the header"),
+    ],
+)
+async def test_a_body_that_is_none_says_what_to_send(
+    kit: Kit, content: bytes, kind: str, message: str
+) -> None:
+    """Also a request whose header does not say what it holds."""
+    answer = await kit.http.post("/v1/alerts", content=content, headers={"Content-Type": kind})
+    assert answer.status_code == 422
+    assert answer.json()["message"].startswith(message)
 
 
 async def test_alerts_of_the_broken_epoch_join_the_open_incident(kit: Kit) -> None:
