@@ -41,6 +41,16 @@ def must_fire(alert: Alert, now: float, max_age_s: float) -> None:
         )
 
 
+def as_of_now(alert: Alert, now: float) -> Alert:
+    """Return the alert, dated now where its sender's clock is ahead and nothing else names its life.
+
+    It would be of the machine's next life too: a machine that was repaired and released went out again for it.
+    """
+    if alert.epoch is not None or alert.incarnation is not None:
+        return alert
+    return alert.model_copy(update={"at": min(alert.at, now)})
+
+
 def must_be_present(alert: Alert, machine: Machine | None) -> None:
     """Refuse what an earlier life of the machine did.
 

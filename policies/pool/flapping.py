@@ -121,16 +121,26 @@ def kept_out(
 
 def _events(times: Iterable[float], restarts: Iterable[float], policy: FlapPolicy) -> list[float]:
     """Return the events in order, of which a reboot and what it does to links are one."""
+    return since_counted([*apart(times, policy.apart_s), *restarts], policy.apart_s)
+
+
+def since_counted(times: Iterable[float], apart_s: float) -> list[float]:
+    """Return the times in order, without those that follow the last one that counts within ``apart_s``.
+
+    What happens all the time counts, however fast: an agent that restarts, a rank that dies.
+    """
     found: list[float] = []
-    for at in sorted([*apart(times, policy.apart_s), *restarts]):
-        # From the last one that counts: an agent that restarts all the time flaps, however fast.
-        if not found or at - found[-1] > policy.apart_s:
+    for at in sorted(times):
+        if not found or at - found[-1] > apart_s:
             found.append(at)
     return found
 
 
 def apart(times: Iterable[float], apart_s: float) -> list[float]:
-    """Return the times in order, without those that follow the one before within ``apart_s``."""
+    """Return the times in order, without those that follow the one before within ``apart_s``.
+
+    They are one fault that is reported again.
+    """
     listed = sorted(times)
     before = [float("-inf"), *listed]
     return [at for last, at in zip(before, listed, strict=False) if at - last > apart_s]

@@ -71,7 +71,7 @@ def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -
         policy: how often, within which window, and what counts as one death.
     """
     mine = _on_it_alone(machine, deaths, now - policy.window_s)
-    times = flapping.apart((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
+    times = flapping.since_counted((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
     if len(times) < policy.count:
         return ""
     return (

@@ -114,10 +114,11 @@ class Correlator:
         if not alert.firing:
             self.over(alert)
         admission_filter.must_fire(alert, received_at, site.policy.classify.max_age_s)
-        self.heard(alert)
         if alert.kind in MACHINE_KINDS:
-            # Fixed before job and epoch are filled in: the next report of it will lack them too.
+            # Fixed before time, job and epoch are filled in: the next report of it will lack them too.
             alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
+        alert = admission_filter.as_of_now(alert, received_at)
+        self.heard(alert)
         if owner := self.memory.owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if more := self._more_of_the_same(alert, received_at):

@@ -1,4 +1,4 @@
-"""What the record of our nodes and Slurm's list of jobs say together."""
+"""Our nodes, as the record of them and Slurm's list of jobs show them together."""
 
 from __future__ import annotations
 

@@ -41,6 +41,16 @@ def test_the_third_death_on_one_machine_is_its_fault() -> None:
     assert not rank_deaths.why("m2", deaths(*[("m1", 3)] * 3), NOW, FLAPS)
 
 
+def test_a_rank_that_dies_all_the_time_counts_as_one_that_dies_now_and_then() -> None:
+    """Each death followed the one before within `apart_s`, so they were one for ever, and the machine stayed."""
+    often = [
+        each.model_copy(update={"at": NOW - 45.0 * (4 - number)})
+        for number, each in enumerate(deaths(*[("m1", 3)] * 5))
+    ]
+    assert "3 times within 30 min" in rank_deaths.why("m1", often, NOW, FLAPS)
+    assert rank_deaths.why("m1", often[1:], NOW, FLAPS) == ""
+
+
 def test_the_same_failure_elsewhere_clears_it() -> None:
     """What fails on two machines is the code, the data or a bad hour."""
     both = [*deaths(*[("m1", 3)] * 3), *deaths(("m0", 0))]

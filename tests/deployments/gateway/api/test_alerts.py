@@ -41,6 +41,20 @@ async def test_repeated_alert_opens_nothing_and_is_counted(kit: Kit) -> None:
     assert kit.metric("alerts_total", kind="rank_exit", outcome="duplicate") == 2
 
 
+@pytest.mark.parametrize("kind", ["gpu_lost", "mount_readonly"])
+async def test_an_alert_from_a_clock_that_is_ahead_is_of_the_machines_present_life_alone(
+    kit: Kit, kind: str
+) -> None:
+    """It was newer than the machine's next registration, so the machine was evicted again once it was repaired."""
+    await kit.running_job()
+    sent = {"kind": kind, "machine": "m1", "at": kit.clock.now() + 3600}
+    assert (await kit.post("/v1/alerts", sent))["outcome"] == "opened"
+    received_at = kit.clock.now()
+    kit.clock.advance(1)
+    assert (await kit.post("/v1/alerts", sent))["outcome"] == "duplicate"
+    assert [alert.at for alert in kit.incidents()[0].alerts] == [received_at]
+
+
 async def test_a_person_who_asks_again_after_the_incident_or_for_another_class_is_heard(kit: Kit) -> None:
     """Once is enough while the incident is open, and a request that is sent twice stays one."""
     await kit.running_job()
