@@ -192,4 +192,4 @@ def findings(tier: str, machine: str, answer: Answer) -> list[Finding]:
     if isinstance(answer, SettingsError):
         return [Finding(check=tier, machine=machine, ok=True, detail=f"not tested: {answer}")]
     gone = isinstance(answer, UnavailableError)
-    return [Finding(check=tier, machine=machine, ok=False, detail=str(answer), sure=gone)]
+    return [Finding(check=tier, machine=machine, ok=False, detail=str(answer), sure=gone, silent=gone)]

@@ -21,7 +21,7 @@ from holdfast.policies.classify import suspects
 from holdfast.policies.classify.signature import Signature
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
-from holdfast.policies.diagnose import unplayed
+from holdfast.policies.diagnose import unplayed, verdicts
 from holdfast.policies.escalate import code, evidence, in_place, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import changes, falls, history, late, poisoned, standing
@@ -81,7 +81,7 @@ async def escalate(
         return EscalationResult(did=f"surely at fault ({'; '.join(late.roots(case).values())})", verdict=root)
     if verdict.suspects:
         must_be_few(case, verdict)
-        return EscalationResult(did=failed, verdict=verdict)
+        return EscalationResult(did=verdicts.in_words(verdict, failed), verdict=verdict)
     await changes.compare_code(case)
     return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
 

@@ -176,6 +176,8 @@ class Finding(Frozen):
     detail: str = ""
     sure: bool = False
     """A failing check that by itself proves a machine fault (no other explanation)."""
+    silent: bool = False
+    """The agent did not answer: nothing was tested."""
     seconds: float = 0.0
     value: float | None = None
     """The measured value, to be compared with those of the other machines."""

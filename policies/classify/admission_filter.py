@@ -42,7 +42,7 @@ def must_fire(alert: Alert, now: float, max_age_s: float) -> None:
 
 
 def as_of_now(alert: Alert, now: float) -> Alert:
-    """Return the alert, dated now where its sender's clock is ahead and nothing else names its life.
+    """Return the alert, dated now where its sender's clock is ahead and it names no life of the machine.
 
     It would be of the machine's next life too: a machine that was repaired and released went out again for it.
     """

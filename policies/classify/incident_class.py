@@ -150,7 +150,8 @@ def _hang(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Class
         return None
     first = found[0]
     signals = ", ".join(map(str, first.evidence.get("signals", ()))) or "no progress"
-    reasons = [f"no step for {number(first.evidence.get('silent_s')):.1f} s: {signals}"]
+    missing = "no rank wrote to its log" if first.evidence.get("plain") else "no step"
+    reasons = [f"{missing} for {number(first.evidence.get('silent_s')):.1f} s: {signals}"]
     if not first.evidence.get("stopped") and (waiting := shared_storage.waiting(alerts, context.job)):
         return Classification(
             incident_class=IncidentClass.STORAGE_FAULT,

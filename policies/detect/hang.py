@@ -54,6 +54,8 @@ class HangVote(Frozen):
     """Ranks that visibly work."""
     starting: bool = False
     """Whether some rank has not made its first step of the epoch."""
+    plain: bool = False
+    """Whether the job reports no steps: ``silent_s`` is the time since a rank wrote to its log."""
     exempt: str = ""
     """Why the job is not judged now; empty when it is."""
     reasons: tuple[str, ...] = ()
@@ -171,6 +173,7 @@ def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
         suspects=_suspects(ranks, policy, ()) if hang else (),
         stopped=stopped if hang else (),
         blocked=_blocked(ranks, policy) if hang else (),
+        plain=True,
         exempt="" if silent > limit else "it has no Session: steps are not expected",
         reasons=tuple(signals.values()),
     )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from holdfast.models.alert import Finding, Verdict
 from holdfast.policies.diagnose import compare, domains, pace
+from holdfast.policies.join_names import join_names
 
 PACE = pace.PaceLimits()
 
@@ -70,6 +71,21 @@ def judge(
         findings=listed,
         shared=tuple(common),
     )
+
+
+def in_words(verdict: Verdict, failed: str) -> str:
+    """Return what the suspects did: ``failed``, but those whose agents went away while they were tested failed no test.
+
+    Args:
+        verdict: the verdict, which has suspects.
+        failed: what the others did.
+    """
+    silent = {each.machine: each.detail for each in verdict.findings if each.silent}
+    gone = [name for name in verdict.suspects if name in silent]
+    if not gone:
+        return failed
+    told = f"did not answer in the diagnosis ({silent[gone[0]]})"
+    return told if len(gone) == len(verdict.suspects) else f"{failed}; {join_names(gone)} {told}"
 
 
 def _alone(failed: Iterable[Finding], most: int | None) -> tuple[set[str], list[str]]:

@@ -137,10 +137,7 @@ def since_counted(times: Iterable[float], apart_s: float) -> list[float]:
 
 
 def apart(times: Iterable[float], apart_s: float) -> list[float]:
-    """Return the times in order, without those that follow the one before within ``apart_s``.
-
-    They are one fault that is reported again.
-    """
+    """Return the times in order, without those that follow the one before within ``apart_s``, as one fault."""
     listed = sorted(times)
     before = [float("-inf"), *listed]
     return [at for last, at in zip(before, listed, strict=False) if at - last > apart_s]

@@ -77,7 +77,9 @@ def decide(facts: PlanFacts, policy: RestorePolicy) -> Decision:
     if facts.plan.tier is not None:
         return _with_state(facts, policy)
     if not facts.reached and not facts.saved:
-        return Decision(act=Consequence.GO_ON, why="it has completed no step: from scratch")
+        return Decision(
+            act=Consequence.GO_ON, why="it has reported no step: where it begins is up to its script"
+        )
     if missing := _away(facts):
         return _wait_or_ask(facts, policy, missing)
     if not facts.saved:

@@ -290,6 +290,7 @@ def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
             "ended": list(vote.ended),
             "working": list(vote.working),
             "starting": vote.starting,
+            "plain": vote.plain,
             "reasons": list(vote.reasons),
         },
     )

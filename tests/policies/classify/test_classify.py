@@ -207,6 +207,13 @@ def test_non_finite_outweighs_the_assertion_on_it_and_names_no_machine() -> None
     assert "step 9" in found.reasons[0]
 
 
+@pytest.mark.parametrize(("plain", "said"), [(True, "no rank wrote to its log for"), (False, "no step for")])
+def test_a_hang_says_what_did_not_come(plain: bool, said: str) -> None:
+    """A job that reports no steps has none to miss."""
+    found = classified(alert(AlertKind.HANG, evidence={"silent_s": 301.0, "plain": plain}))
+    assert found.reasons[0] == f"{said} 301.0 s: no progress"
+
+
 def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
     """A hang vote while a rank is dead is a consequence."""
     hang = alert(

@@ -58,7 +58,7 @@ def test_a_job_that_reports_no_steps_is_no_hang_for_that(looks: dict[str, Any]) 
 def test_a_plain_job_in_which_nothing_moves_at_all_hangs() -> None:
     """No log, no work, and the same stacks: nobody is named for that."""
     found = vote(ranks(log_silent_s=HANG.plain_silent_s + 1, stacks_unchanged=True), HANG)
-    assert (found.hang, found.suspects) == (True, ())
+    assert (found.hang, found.suspects, found.plain) == (True, (), True)
     assert {"silent", "stuck", "idle"} <= set(found.signals)
     one_moves = [*ranks(7, log_silent_s=DAY, stacks_unchanged=True), rank(7, log_silent_s=DAY)]
     assert not vote(one_moves, HANG).hang

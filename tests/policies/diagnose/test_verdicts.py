@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.alert import Finding
-from holdfast.policies.diagnose.verdicts import judge
+from holdfast.policies.diagnose.verdicts import in_words, judge
 
 
 def ring(machines: int, bad: set[int], ok: bool = False) -> list[Finding]:
@@ -28,6 +28,20 @@ def test_nothing_failed_accuses_nobody() -> None:
     assert not verdict.suspects
     assert not verdict.evidence
     assert verdict.confidence == 0.0
+
+
+def test_a_machine_that_went_away_while_it_was_tested_failed_no_test() -> None:
+    """The check that was under way said that it failed, and a link or a pace that is bad."""
+    gone = Finding(
+        check="bitwise", machine="m3", ok=False, sure=True, silent=True, detail="connection refused"
+    )
+    lost = Finding(check="gpu", machine="m1", ok=False, sure=True, detail="lost")
+    assert (
+        in_words(judge([gone]), "has a broken link") == "did not answer in the diagnosis (connection refused)"
+    )
+    assert in_words(judge([lost]), "failed") == "failed"
+    both = in_words(judge([gone, lost]), "failed")
+    assert both == "failed; m3 did not answer in the diagnosis (connection refused)"
 
 
 def test_a_sure_finding_accuses_its_machine() -> None:

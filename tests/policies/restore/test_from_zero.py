@@ -71,6 +71,12 @@ def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
     assert "--from-scratch" in decision.said
 
 
+def test_a_script_that_reported_no_step_may_go_on_from_a_file_of_its_own() -> None:
+    """One without a Session does: it does not begin from scratch."""
+    decision = decide(facts(saved=False, reached=0), LIMITS)
+    assert decision.why == "it has reported no step: where it begins is up to its script"
+
+
 def test_no_step_is_offered_where_none_is_left() -> None:
     """Neither memory nor S3 holds any."""
     nothing = RestorePlan(step=0, tier=None)
