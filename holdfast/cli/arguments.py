@@ -24,6 +24,13 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def said(value: str) -> str:
+    """For typer: the words as they were given; none, or blanks, are refused where a person has to say why."""
+    if not value.strip():
+        raise typer.BadParameter("it is empty: say why in a few words")
+    return value
+
+
 JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.", callback=checked(names.JOB))]
 MachineName = Annotated[
     str, typer.Argument(help="As `holdfast machines` lists it.", callback=checked(names.MACHINE))

@@ -8,7 +8,7 @@ import typer
 
 from holdfast import names
 from holdfast.cli import context
-from holdfast.cli.arguments import MachineName, checked
+from holdfast.cli.arguments import MachineName, checked, said
 from holdfast.cli.output import AsJson, ago, print_json, print_table, state, tell
 from holdfast.models.machine import MachineState, Scope
 
@@ -43,7 +43,9 @@ def machines(
 
 def evict(
     machine: MachineName,
-    reason: Annotated[str, typer.Option(help="Why; kept with the cordon and in the incident.")],
+    reason: Annotated[
+        str, typer.Option(help="Why; kept with the cordon and in the incident.", callback=said)
+    ],
     scope: Annotated[
         Scope, typer.Option(help="Keep it from its job only, or from the whole cluster.")
     ] = Scope.CLUSTER,

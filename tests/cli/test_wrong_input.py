@@ -137,6 +137,15 @@ def test_unknown_machine(cli: Cli, command: str) -> None:
     refused(cli(*command.split()), "machine 'm9' is unknown", "m0, m1")
 
 
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_eviction_without_a_reason(cli: Cli, gateway: FakeGateway, reason: str) -> None:
+    """A required reason that is empty is none: the cordon said only that somebody had asked for it."""
+    answer = cli("evict", "m0", "--reason", reason)
+    assert answer.status == 2
+    assert "say why in a few words" in " ".join(answer.err.split())
+    assert gateway.calls == []
+
+
 @pytest.mark.usefixtures("gateway")
 def test_unknown_incident(cli: Cli) -> None:
     """No incident, no page of nothing."""
