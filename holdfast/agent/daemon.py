@@ -27,6 +27,7 @@ from holdfast.agent.checkpoints.strays import Strays
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.checkpoints.uploads import UploadLimits, Uploads
 from holdfast.agent.commands import Commands
+from holdfast.agent.cores import cores
 from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.inspection.detectors import detectors
@@ -103,6 +104,7 @@ class Agent(Commands):
         self.address = authority(host, self._socket.getsockname()[1])
         self._port = ShardPort(self.memory, secret, host, self._tls)
         self.standing = Standing()
+        self._cores = cores()
         self._parts = HeartbeatParts()
         self._reporter = Reporter(
             ",".join(settings.gateways),
@@ -330,6 +332,7 @@ class Agent(Commands):
             vitals=self._parts.build("GPUs and ports", self._vitals, lambda _: None),
             replicas=self._parts.build("replicas", self.roles.states, lambda last: last or ()),
             plan=self.roles.version,
+            cores=self._cores,
         )
 
     def _heard(self, heard: messages.Heard) -> None:

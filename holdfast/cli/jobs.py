@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast import names
-from holdfast.cli import context, sources
+from holdfast.cli import context, roles, sources
 from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
 from holdfast.models.job import JobState
@@ -85,9 +85,12 @@ def scale(
         names.require(names.ROLE, role, "--role: ")
         with context.gateway() as gateway:
             gateway.scale_role(job, role, number, note)
+            warnings = roles.crowded(gateway.history(job).get("status") or {}, role)
         replicas = "1 replica" if number == 1 else f"{number} replicas"
-        line = f"{job}: {replicas} of {role}; the ranks are left alone."
-        tell(as_json, line, job=job, role=role, replicas=number)
+        line = "\n".join(
+            [f"{job}: {replicas} of {role}; the ranks are left alone.", *(f"{each}." for each in warnings)]
+        )
+        tell(as_json, line, job=job, role=role, replicas=number, warnings=warnings)
         return
     with context.gateway() as gateway:
         outcome = gateway.scale(job, number, note)

@@ -29,9 +29,19 @@ def show(jobs: Iterable[Mapping[str, Any]]) -> None:
     ]
     print_table("Roles", columns, lines, "")
     for name, role in rows:
+        for warning in crowded({"roles": [role]}):
+            say(f"{name}: {warning}.")
         for place in role["places"]:
             if place["phase"] == "failed":
                 say(f"{name}: {role['name']} {place['index']} needs a person: {place['why']}")
+
+
+def crowded(row: Mapping[str, Any], name: str = "") -> list[str]:
+    """Return the warnings about cores in the status of a job: of one role, or of all."""
+    roles = (role for role in row.get("roles", ()) if role["name"] == (name or role["name"]))
+    return [
+        role["crowded"] for role in roles if role.get("crowded")
+    ]  # a gateway of an older release has none
 
 
 def state(role: Mapping[str, Any]) -> str:

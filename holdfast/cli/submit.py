@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import checkpoint_cost, context, jobfile, sources
+from holdfast.cli import checkpoint_cost, context, jobfile, roles, sources
 from holdfast.cli.arguments import finite
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
@@ -55,7 +55,10 @@ def submit(
         where = f" on {', '.join(job.machines)}" if job.machines else ""
         source = job.spec.start_from
         begins = f" It starts from {source.said}." if source else ""
+        warnings = roles.crowded(_status(gateway, job.name)) if spec.roles else []
         line = f"{job.name}: submitted with code {version}{where}.{begins}"
+        if warnings:
+            line = "\n".join([line, *(f"{each}." for each in warnings)])
         step = 0
         if wait_s:
             progress(as_json)(line)
@@ -74,6 +77,7 @@ def submit(
             step=step,
             start_from=source.model_dump(mode="json") if source else None,
             checkpoint=checkpoint_cost.as_json(cost),
+            warnings=warnings,
         )
 
 

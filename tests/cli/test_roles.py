@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,47 @@ def test_a_role_is_scaled(cli: Cli, gateway: FakeGateway) -> None:
     assert wrong.status != 0
     assert "--role: role '../x' is not a role's name" in wrong.err
     assert len(gateway.calls) == 1
+
+
+def test_a_role_with_too_many_threads_is_told_of(
+    cli: Cli, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When it is scaled, for this role alone, and by `status`."""
+    gateway.add_job(JobSpec(name="rl", script="train.py", machines=1, ranks_per_machine=1))
+    role = {**ROW, "name": "rollout", "kind": "dynamic", "replicas": 9, "restarts": 0, "places": []}
+    rows = [{**role, "crowded": "9 threads"}, {**role, "name": "cache", "crowded": "3 threads"}]
+    status = gateway._status()
+    status["jobs"][0]["roles"] = rows
+    monkeypatch.setattr(gateway, "_status", lambda: status)
+    done = cli("scale", "rl", "9", "--role", "rollout")
+    assert done.out == "rl: 9 replicas of rollout; the ranks are left alone.\n9 threads.\n"
+    roles.show([{"name": "rl", "state": "running", "roles": rows}])
+    assert "rl: 3 threads." in capsys.readouterr().out
+
+
+def test_a_submission_tells_of_too_many_threads(
+    cli: Cli, gateway: FakeGateway, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no refusal: the job is there."""
+    (project / "train.py").write_text("")
+    (project / "job.yaml").write_text(
+        "name: rl\nscript: train.py\nmachines: 1\nranks_per_machine: 1\n"
+        "roles: {rollout: {script: train.py, replicas: 3}}\n"
+    )
+    real = gateway._status
+
+    def status() -> dict[str, Any]:
+        told = real()
+        for job in told["jobs"]:
+            job["roles"] = [{"name": "rollout", "crowded": "3 threads"}]
+        return told
+
+    monkeypatch.setattr(gateway, "_status", status)
+    monkeypatch.setattr(sources, "store", lambda *_: "v1")
+    done = cli("submit", "job.yaml", "--wait", "0")
+    assert done.status == 0, done.err
+    assert done.out.endswith("\n3 threads.\n")
+    assert "rl" in gateway.jobs
 
 
 def test_a_role_without_room_is_refused_before_its_code_is_stored(

@@ -20,6 +20,7 @@ from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
+from holdfast.policies.roles.crowding import crowded
 from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
 from holdfast.policies.roles.order import waits_for
 
@@ -58,6 +59,8 @@ class Roles:
         self._starting: dict[str, int] = {}
         """Jobs whose trainer is being started by a person, and its epoch up to then."""
         self._ruling = asyncio.Lock()
+        self._cores: dict[str, int] = {}
+        """Of each machine that was heard; 0: it reports none."""
         self.times = RoleTimes(site, self.running)
 
     async def resume(self) -> None:
@@ -73,6 +76,7 @@ class Roles:
 
     def observe(self, beat: Heartbeat) -> None:
         """Take what an admitted machine reports of its replicas."""
+        self._cores[beat.machine] = beat.cores
         self._goes_by[beat.machine] = (beat.incarnation, beat.plan)
         if beat.replicas or beat.machine in self._reports:
             self._reports[beat.machine] = (beat.incarnation, beat.replicas)
@@ -233,6 +237,7 @@ class Roles:
                     "waits_for": list(decided.waits.get(name, ())) if decided is not None else [],
                     "unplaced": len(decided.unplaced.get(name, ())) if decided is not None else 0,
                     "share": times[name].share if name in times else None,
+                    "crowded": crowded(name, role, job.machines, self._cores),
                     "places": rows,
                 }
             )

@@ -53,6 +53,8 @@ class Heartbeat(Frozen):
     """Of roles; and ranks that announced an address."""
     plan: str = ""
     """Version of the plan for its replicas that it goes by."""
+    cores: int = Field(0, ge=0)
+    """Cores that its processes may use; 0: not reported, as by an older release."""
 
 
 class Witness(Frozen):

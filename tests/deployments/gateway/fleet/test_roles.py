@@ -268,6 +268,26 @@ async def test_a_replica_without_an_address_works_again_once_it_has_lasted(kit: 
     assert not kit.ledger.places(JOB).places[0].tried
 
 
+async def test_a_role_with_more_threads_than_cores_is_told_of(kit: Kit) -> None:
+    """By what the machines of the job report, from the next look on; an agent that reports none silences it."""
+    await with_roles(kit, rollout=ROLLOUT)
+
+    async def told(*cores: int) -> str:
+        for name, number in zip(("m0", "m1"), cores, strict=True):
+            beat = Heartbeat(machine=name, incarnation="i1", at=kit.clock.now(), cores=number)
+            await kit.post("/v1/agents/heartbeat", beat.model_dump(mode="json"))
+        status = (await kit.get(f"/v1/jobs/{JOB}/history"))["status"]
+        return str(status["roles"][0]["crowded"])
+
+    assert await told(2, 2) == ""
+    await kit.post(f"/v1/jobs/{JOB}/roles/rollout/scale", {"replicas": 5})
+    assert "5 replicas x 1 cpus are 5 threads, and 2 machines that may carry them have 4 cores" in await told(
+        2, 2
+    )
+    assert await told(2, 0) == ""
+    assert await told(2, 3) == ""
+
+
 async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
     """Up, down to none, and never one that is not there."""
     machines = await with_roles(kit, rollout=ROLLOUT)
