@@ -70,7 +70,10 @@ async def choose(case: RecoveryContext) -> str:
                 failed.append(f"{name}: {why}")
                 continue
             return {"standby": name, "passed_over": failed}
-        more = f"`holdfast pool` adds machines; then `holdfast move {case.job} {asked.machine}` asks again"
+        more = (
+            f"Once a machine stands by, `holdfast move {case.job} {asked.machine}` asks again; a notice or drain that "
+            "stands does so by itself"
+        )
         raise LimitError(f"not moved: {'; '.join(failed)}; the job trains on. {more}", Missing.STANDBY)
 
     done = await case.once("choose", asked.machine, {"to": asked.to}, act)

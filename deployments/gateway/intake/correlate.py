@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.fleet.facts import Facts, gather
 from holdfast.deployments.gateway.fleet.spares import Spares
 from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
 from holdfast.deployments.gateway.intake.dead_search import DeadSearch
-from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
+from holdfast.deployments.gateway.intake.deduplicator import Deduplicator, repeated_s
 from holdfast.deployments.gateway.intake.job_queue import JobQueue
 from holdfast.deployments.gateway.intake.late_signs import join_waiting
 from holdfast.deployments.gateway.intake.observations import Observations
@@ -119,7 +119,7 @@ class Correlator:
             alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
         alert = admission_filter.as_of_now(alert, received_at)
         self.heard(alert)
-        if owner := self.memory.owner(alert, received_at):
+        if owner := self._owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if more := self._more_of_the_same(alert, received_at):
             return more
@@ -139,6 +139,9 @@ class Correlator:
         if job_name in self.starting.held:
             return self.starting.hold_back(alert)
         return await self._take_turn(alert, job_name, received_at)
+
+    def _owner(self, alert: Alert, now: float) -> str | None:
+        return self.memory.owner(alert, now, repeated_s(alert, self._site.fleet.machines.values()))
 
     async def _take_turn(self, alert: Alert, job: str, received_at: float) -> Outcome:
         if not exits.is_cascade(alert):
@@ -160,7 +163,7 @@ class Correlator:
         if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):
             facts = await self._overtakes(facts.of_what_stops(), [alert])
         acting = facts.acting
-        if owner := self.memory.owner(alert, received_at):
+        if owner := self._owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
             with contextlib.suppress(StaleError):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from holdfast.models.alert import Alert, AlertKind, Incident
+from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.classify.importance import Importance
 
 Key = TypeVar("Key")
@@ -18,6 +19,16 @@ FOR_S = 300.0
 MAY_JOIN = {Importance.ECHO: 96, Importance.EVIDENCE: 64, Importance.SIGN: 96}
 """Alerts that join one incident. With those that opened it they are no more than the ledger keeps of an epoch."""
 PER_INCIDENT = sum(MAY_JOIN.values())
+
+
+def repeated_s(alert: Alert, machines: Iterable[Machine]) -> float:
+    """Return how long after its incident closed the same signal counts as repeated.
+
+    A machine's agent reports a notice again while it stands: where no move came of it and one can be tried, it is taken
+    as a new one at once. The machine's time is short, and the standby that was missing may be there.
+    """
+    spare = any(each.state is MachineState.STANDBY and each.name != alert.machine for each in machines)
+    return 0.0 if alert.kind is AlertKind.PLANNED_MOVE and spare else FOR_S
 
 
 class Deduplicator:
@@ -55,8 +66,8 @@ class Deduplicator:
         _put(self._ignored, key, now)
         return False
 
-    def owner(self, alert: Alert, now: float) -> str | None:
-        """Return the open or lately closed incident that has this signal already.
+    def owner(self, alert: Alert, now: float, for_s: float = FOR_S) -> str | None:
+        """Return the incident that has this signal already and is open, or was closed less than ``for_s`` ago.
 
         What a person asks after the incident was closed is another request.
         """
@@ -67,7 +78,7 @@ class Deduplicator:
         if closed_at is None:
             return incident_id
         asked_anew = alert.kind is AlertKind.MANUAL and not alert.fingerprint and alert.at > closed_at
-        return incident_id if now - closed_at <= FOR_S and not asked_anew else None
+        return incident_id if now - closed_at < for_s and not asked_anew else None
 
     def may_join(self, incident_id: str, weight: Importance) -> bool:
         """Count one more alert for the incident; False when it has enough of this importance."""
