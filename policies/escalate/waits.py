@@ -15,7 +15,7 @@ _STOPPED = "the job stands still and keeps its machines"
 _NEEDS: Mapping[Missing, tuple[str, str]] = {
     Missing.STANDBY: (
         "a machine: one that registers or is released is taken at once",
-        "`holdfast pool` adds machines, `holdfast release MACHINE` brings a repaired one back",
+        "`holdfast release MACHINE` brings a repaired one back, the deployment `resize-standby-pool` asks for more",
     ),
     Missing.APPROVAL: (
         "a person's yes, or the alert's end: each is acted on at once",
@@ -23,7 +23,8 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
     ),
     Missing.EVICTIONS: (
         "a look at why so many machines are at fault",
-        "`holdfast resume {job}` starts on the machines it has",
+        "`holdfast evict MACHINE --reason WHY` takes one out all the same, and a standby its place; `holdfast resume "
+        "{job}` starts on the machines it has, if they answer",
     ),
     Missing.CONTACT: (
         "the network between them and the playbook worker: the next attempt starts when they answer again",
@@ -164,7 +165,8 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         Missing.CONTACT: "" if seen.silent else "all machines of the job answer again",
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
         Missing.APPROVAL: _no_question_left(seen),
-        Missing.EVICTIONS: _no_question_left(seen),
+        Missing.EVICTIONS: _no_question_left(seen)
+        or ("a machine was evicted by hand" if seen.lacking else ""),
         Missing.CHANGE: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
     }
     return found.get(wait.missing, "")

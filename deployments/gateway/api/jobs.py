@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Request
@@ -15,12 +15,12 @@ from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.runs.judge import STOPPED
-from holdfast.errors import RefusedError, StaleError
+from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import Alert, AlertKind, IncidentState, MoveSource
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import Machine, MachineState
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version
 from holdfast.models.roles import MOST_REPLICAS, RoleName
 
@@ -169,8 +169,24 @@ async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
         await gateway.acts.hold(name, None)
     else:
         await seat(site, job)
-        await start(gateway, name, _resumed(choice), choice)
+        try:
+            await start(gateway, name, _resumed(choice), choice)
+        except UnavailableError as error:
+            raise UnavailableError(
+                _unanswered(await site.job(name), site.fleet.machines, str(error))
+            ) from error
     return await site.job(name)
+
+
+def _unanswered(job: Job, machines: Mapping[str, Machine], why: str) -> str:
+    """Return the problem by its machine's name, with the way out: one whose agent is dead starts nothing."""
+    for name in job.machines:
+        if name in machines and f"agent at {machines[name].address}:" in why:
+            return (
+                f"machine {name} of job {job.name} does not answer ({why}): `holdfast evict {name} --reason WHY` takes "
+                f"it out, then `holdfast resume {job.name}` starts on a standby in its place"
+            )
+    return why
 
 
 async def _stop(gateway: Gateway, name: str) -> Job:

@@ -62,6 +62,16 @@ async def test_the_second_job_that_wanted_the_last_standby_gets_the_next(kit: Ki
     assert kit.runs.created == [FIRST, SECOND]
 
 
+async def test_machines_that_a_person_evicts_are_no_longer_in_the_way(kit: Kit) -> None:
+    """What the breaker forbade was done by hand: the standbys that there are must not be waited for."""
+    await given_up(kit, Missing.EVICTIONS, standbys=2)
+    await kit.look_again(5)
+    assert kit.runs.created == [FIRST]
+    await kit.post("/v1/machines/m1/evict", {"reason": "its agent is dead"})
+    await kit.look_again()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
 async def test_machines_that_are_heard_again_after_a_silence_count(kit: Kit) -> None:
     """Not those that were heard all the time: then something else is in the way."""
     await given_up(kit, Missing.CONTACT)
