@@ -16,7 +16,8 @@ from holdfast.models.alert import (
     IncidentClass,
     IncidentState,
 )
-from holdfast.models.job import ENDED, JobState
+from holdfast.models.job import JobState
+from holdfast.operations import resize
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import note_taken_up
 from holdfast.policies.classify import sure_signs
@@ -120,11 +121,9 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
     if not request.job:
         raise UnknownError("incident.job is empty: name the job (or an incident id) to recover")
     job = ctx.ledger.job(request.job)
-    if incident_class is IncidentClass.SCALE_JOB and (job.state in ENDED or job.state is JobState.PAUSED):
+    if incident_class is IncidentClass.SCALE_JOB:
         # As for a person's request: a schedule may outlive its job, and ends no one's hold.
-        raise RefusedError(
-            f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
-        )
+        resize.must_be_scalable(job)
     if incident_class is not IncidentClass.SCALE_JOB and job.state in _WITHOUT_MACHINES:
         # Its machines may serve other jobs by now.
         raise RefusedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import LimitError, RefusedError
-from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.missing import Missing
 from holdfast.operations import flaps, fleet, swap
@@ -14,6 +14,19 @@ from holdfast.storage.ledger import Ledger
 
 UPLOAD_S = 600.0
 """Longest wait for the checkpoint from which a job that is scaled to zero goes on."""
+
+
+def must_be_scalable(job: Job) -> None:
+    """Check that a job's number of machines may be changed now.
+
+    Raises:
+        RefusedError: it has ended, or a person holds it.
+    """
+    if job.state in ENDED or job.state is JobState.PAUSED:
+        first = "" if job.state is JobState.DONE else f": `holdfast resume {job.name}` first"
+        raise RefusedError(
+            f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled{first}"
+        )
 
 
 def spec_for(job: Job, machines: int, *, wanted: bool = False) -> JobSpec:

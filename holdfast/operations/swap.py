@@ -41,7 +41,7 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
             if ctx.clock.monotonic() > deadline:
                 raise NoStandbyError(
                     f"no standby for job {job} within {ctx.policy.standby.wait_s:.0f} s: add machines "
-                    "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
+                    "(deployment `resize-standby-pool`), or release a repaired one (`holdfast release MACHINE`)"
                 ) from None
         await ctx.clock.sleep(0.1)
 

@@ -42,7 +42,8 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         )
         raise NoStandbyError(
             f"job {spec.name} wants {spec.machines} machines, {len(standing_by)} stand by{more}: ask for fewer "
-            "(`machines` in the job file), or add some (`holdfast pool`)"
+            "(`machines` in the job file), or add some (deployment `resize-standby-pool`, or `holdfast up --machines "
+            "N` where machines are processes of this host)"
         )
     await asyncio.to_thread(ledger.add_job, spec, code_version)
     key = f"{spec.name}/code/{code_version}.tar.gz"

@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
-from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import flaps, resize
 from holdfast.policies.escalate import waits
@@ -52,10 +52,7 @@ class Sizes:
             RefusedError: the job cannot have so many, or is held or has ended.
             NoStandbyError: it is scaled to zero, and too few machines stand by.
         """
-        if job.state in ENDED or job.state is JobState.PAUSED:
-            raise RefusedError(
-                f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
-            )
+        resize.must_be_scalable(job)
         if machines:
             resize.spec_for(job, machines)
         has_them = machines == len(job.machines) and machines in (0, job.spec.machines)

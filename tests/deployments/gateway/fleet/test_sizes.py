@@ -58,6 +58,19 @@ async def test_what_cannot_be_is_refused_at_once(kit: Kit) -> None:
     assert asked(kit) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "first"),
+    [(JobState.PAUSED, True), (JobState.FAILED, True), (JobState.STOPPED, True), (JobState.DONE, False)],
+)
+async def test_a_job_that_does_not_run_is_not_scaled(kit: Kit, state: JobState, *, first: bool) -> None:
+    """A hold is its person's; what may be done about it is in the answer."""
+    await elastic(kit)
+    kit.ledger.set_job(JOB, state=state)
+    answer = str(await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, 409))
+    assert f"job {JOB} is {state}: only a running job" in answer
+    assert (f"`holdfast resume {JOB}` first" in answer) is first
+
+
 async def test_a_job_of_one_size_goes_to_zero_and_to_no_other(kit: Kit) -> None:
     await kit.running_job()
     told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, status=409)
