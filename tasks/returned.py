@@ -67,11 +67,12 @@ def in_words(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
         told.append(f"{join_names(back)} {'answer' if len(back) > 1 else 'answers'} again")
     if stay:
         told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
-    told += [_fewer(each.result or {}) for each in case.done("shrink")]
+    told += [_fewer(each.result or {}, swapped) for each in case.done("shrink")]
     return "; ".join(told) or "no machine was replaced"
 
 
-def _fewer(shrunk: Mapping[str, Any]) -> str:
-    count, lacking = shrunk.get("to"), shrunk.get("lacking", ())
+def _fewer(shrunk: Mapping[str, Any], swapped: Mapping[str, str]) -> str:
+    count = shrunk.get("to")
+    lacking = [name for name in shrunk.get("lacking", ()) if name not in swapped]
     without = f", without {join_names(lacking)}" if lacking else ""
     return f"goes on with {count} {'machine' if count == 1 else 'machines'} of {shrunk.get('from')}{without}"
