@@ -128,7 +128,7 @@ async def _swap(case: RecoveryContext, asked: MoveRequest, standby: str) -> str:
         if machines[slot] != asked.machine:
             return {"slot": slot, "from": asked.machine, "to": machines[slot]}
         known = ledger.machine(standby)
-        if known.state is not MachineState.ACTIVE or known.job != case.job:
+        if known.state is not MachineState.ACTIVE or known.job != case.job or known.role:
             others = {each.name for each in ledger.machines(state=MachineState.STANDBY)} - {standby}
             try:
                 (claimed,) = ledger.claim_standbys(case.job, 1, sorted(others), [standby])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
 from holdfast.models.base import Frozen
 from holdfast.models.location import Location
 from holdfast.models.names import Incarnation, JobName, MachineName
+from holdfast.models.roles import RoleName
 
 
 class MachineState(StrEnum):
@@ -44,6 +46,8 @@ class Machine(Frozen):
     data_address: str = ""
     """``host:port`` where the agent takes and gives checkpoint shards."""
     job: JobName | None = None
+    role: RoleName | Literal[""] = ""
+    """The role of the job that has it for itself; empty: it carries ranks, or serves no job."""
     cordon_scope: Scope | None = None
     cordon_reason: str | None = None
     seen_at: float = 0.0

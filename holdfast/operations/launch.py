@@ -178,7 +178,7 @@ async def _launch(
     )
     gone = [name for name in left if name not in job.machines]
     # A move that something else came before may have left a machine, whose memory has what its slot's next one needs.
-    draining = ledger.machines(state=MachineState.DRAINING, job=job_name)
+    draining = ledger.machines(state=MachineState.DRAINING, job=job_name, role="")
     left_before = [each.name for each in draining if each.name not in (*job.machines, *left)]
     unknown = [name for name in (*gone, *left_before) if name not in known]
     meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)

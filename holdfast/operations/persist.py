@@ -63,7 +63,7 @@ async def persist_last(ctx: Context, job_name: str) -> bool:
     holds) is final, and logged.
     """
     job = ctx.ledger.job(job_name)
-    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
+    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name, role="")
     told = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
     try:
         step = await asyncio.wait_for(_order(ctx, job, machines, told, None), _ORDER_S)

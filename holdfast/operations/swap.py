@@ -20,7 +20,7 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
 
     First one that an attempt claimed and was killed before it could place it.
     """
-    for machine in ledger.machines(state=MachineState.ACTIVE, job=job):
+    for machine in ledger.machines(state=MachineState.ACTIVE, job=job, role=""):
         if machine.name not in taken:
             return machine
     # A machine that the job released as innocent stands by with its own slot to return to.

@@ -19,6 +19,7 @@ from holdfast.storage.ledger.places import Places
 from holdfast.storage.ledger.pool import Pools
 from holdfast.storage.ledger.repairs import Repairs
 from holdfast.storage.ledger.rewind import Rewinds
+from holdfast.storage.ledger.role_machines import RoleMachines
 from holdfast.storage.ledger.saves import Saves
 from holdfast.storage.ledger.versions import Versions
 from holdfast.storage.ledger.waits import Waits
@@ -30,6 +31,7 @@ class Ledger(
     Versions,
     PendingUpdates,
     Places,
+    RoleMachines,
     Alerts,
     Incidents,
     Actions,

@@ -85,13 +85,20 @@ class Machines(Connection):
         with self._read() as session:
             return machine_row(session, name).to(Machine)
 
-    def machines(self, state: MachineState | None = None, job: str | None = None) -> list[Machine]:
-        """Return the machines in their natural order (m2 before m10), only of ``state`` and ``job`` if given."""
+    def machines(
+        self, state: MachineState | None = None, job: str | None = None, role: str | None = None
+    ) -> list[Machine]:
+        """Return the machines in their natural order (m2 before m10), only of ``state``, ``job``, ``role`` if given.
+
+        Of the role ``""`` are all that no role has for itself.
+        """
         query = _plain().order_by(func.length(MachineRow.name), MachineRow.name)
         if state is not None:
             query = query.where(MachineRow.state == state)
         if job is not None:
             query = query.where(MachineRow.job == job)
+        if role is not None:
+            query = query.where(MachineRow.role == role)
         with self._read() as session:
             return _machines(session, query)
 
@@ -214,7 +221,7 @@ class Machines(Connection):
         with self._write() as session:
             row = self._meant(session, name, incarnation, job, holder)
             if row.state is MachineState.DRAINING:
-                row.state, row.job = MachineState.CORDONED, None
+                row.state, row.job, row.role = MachineState.CORDONED, None, ""
             elif row.state not in OUT:
                 raise StaleError(f"machine {name} is {row.state} now: it was put into service again")
 
@@ -263,7 +270,8 @@ class Machines(Connection):
             row = machine_row(session, name, lock=True)
             if row.job != job or row.state in OUT or row.incarnation != incarnation:
                 return False
-            row.state, row.job, row.cordon_scope, row.cordon_reason = (state, None, Scope.CLUSTER, reason)
+            _clear(row)
+            row.state, row.cordon_scope, row.cordon_reason = state, Scope.CLUSTER, reason
             return True
 
     @staticmethod
@@ -329,11 +337,18 @@ class Machines(Connection):
                 session.execute(
                     update(MachineRow)
                     .where(mine, MachineRow.state == MachineState.ACTIVE)
-                    .values(state=MachineState.STANDBY, job=None, cordon_scope=None, cordon_reason=None)
+                    .values(
+                        state=MachineState.STANDBY, job=None, role="", cordon_scope=None, cordon_reason=None
+                    )
                 )
 
     def claim_standbys(
-        self, job: str, n: int, excluding: Collection[str] = (), preferred: Sequence[str] = ()
+        self,
+        job: str,
+        n: int,
+        excluding: Collection[str] = (),
+        preferred: Sequence[str] = (),
+        role: str = "",
     ) -> list[Machine]:
         """Take ``n`` standbys for ``job``, all or none: they become active under it.
 
@@ -342,6 +357,7 @@ class Machines(Connection):
             n: how many.
             excluding: names of standbys that will not do.
             preferred: names, best first; others follow in their natural order.
+            role: the job's role that has them for itself; empty: its ranks.
 
         Raises:
             NoStandbyError: there are fewer; none was taken.
@@ -366,7 +382,7 @@ class Machines(Connection):
             rank = {name: index for index, name in enumerate(preferred)}
             taken = sorted(rows, key=lambda row: rank.get(row.name, len(rank)))[:n]
             for row in taken:
-                row.state, row.job = MachineState.ACTIVE, job
+                row.state, row.job, row.role = MachineState.ACTIVE, job, role
             return [row.to(Machine) for row in taken]
 
     def withdraw(self, name: str) -> bool:
@@ -435,6 +451,7 @@ def machine_row(session: Session, name: str, lock: bool = False) -> MachineRow:
 
 def _clear(row: MachineRow) -> None:
     row.job = row.cordon_scope = row.cordon_reason = None
+    row.role = ""
 
 
 def _cordon_if_failing(row: MachineRow, register: Register) -> None:

@@ -182,6 +182,7 @@ def _machines(old: Session, mine: Sequence[str], job: str, then: Then) -> list[M
         elif row.job == job:
             row.state, row.job = MachineState.STANDBY, None
         row.cordon_scope = row.cordon_reason = None
+        row.role = ""
         row.incarnation = then.lives.get(name, row.incarnation)
     for name, incarnation in (then.standbys or {}).items():
         rows[name].state, rows[name].job, rows[name].incarnation = MachineState.STANDBY, None, incarnation

@@ -27,7 +27,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, RepairState
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -105,6 +105,7 @@ class MachineRow(Base):
     address: Mapped[str] = mapped_column(default="")
     data_address: Mapped[str] = mapped_column(default="")
     job: Mapped[str | None] = mapped_column(index=True)
+    role: Mapped[str] = mapped_column(default="", server_default="")
     cordon_scope: Mapped[Scope | None]
     cordon_reason: Mapped[str | None]
     seen_at: Mapped[float] = mapped_column(default=0.0)

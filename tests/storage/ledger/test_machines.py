@@ -248,3 +248,26 @@ def test_a_release_that_failed_is_undone_unless_the_machine_came(ledger: Ledger)
         ledger.undo_release(before)
     assert (ledger.machine("m0").state, ledger.machine("m0").cordon_reason) == (MachineState.CORDONED, "x")
     assert (ledger.machine("m1").state, ledger.machine("m1").job) == (MachineState.ACTIVE, "gpt")
+
+
+def test_a_machine_of_a_roles_own_is_its_jobs_until_it_leaves_it(ledger: Ledger) -> None:
+    """However it leaves: whoever has it next does not find it in a role."""
+    for number in range(5):
+        register(ledger, f"m{number}")
+    running_job(ledger)
+    ledger.set_job("gpt", machines=["m0"])
+    ledger.claim_standbys("gpt", 1)
+    ledger.claim_standbys("gpt", 4, role="rollout")
+    assert [each.name for each in ledger.machines(MachineState.ACTIVE, "gpt", role="")] == ["m0"]
+    assert len(ledger.machines(job="gpt")) == 5
+    assert ledger.lose("m1", "i1", "gpt", "dead")
+    ledger.drain("m2", "i1", Scope.CLUSTER, "Xid 79", "gpt")
+    assert ledger.machine("m2").role == "rollout"  # it serves it until its replicas have left
+    ledger.cordon("m2", "i1", "gpt")
+    ledger.give_back(["m3"], "gpt")
+    ledger.let_go("m4", "i1", "gpt")
+    assert [each.name for each in ledger.machines(job="gpt")] == ["m0"]
+    assert {each.role for each in ledger.machines()} == {""}
+    ledger.claim_standbys("gpt", 1, role="cache")
+    ledger.set_machine("m3", state=MachineState.STANDBY)
+    assert ledger.machine("m3").role == ""

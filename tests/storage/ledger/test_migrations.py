@@ -44,7 +44,8 @@ def before_migrations(engine: Engine, without: frozenset[str] = frozenset()) -> 
         Base.metadata.create_all(connection, tables=tables)
         if engine.dialect.name == "postgresql":
             connection.execute(text("ALTER TABLE checkpoints ALTER COLUMN nbytes TYPE INTEGER"))
-        connection.execute(text("ALTER TABLE machines DROP COLUMN location"))
+        for column_name in ("location", "role"):
+            connection.execute(text(f"ALTER TABLE machines DROP COLUMN {column_name}"))
         if "by_hand" not in left_out:
             connection.execute(text("ALTER TABLE by_hand DROP COLUMN source"))
         connection.execute(text("INSERT INTO meta VALUES ('schema', '1'), ('pending:gpt', 'v2')"))
