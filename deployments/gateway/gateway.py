@@ -28,6 +28,7 @@ from holdfast.deployments.gateway.fleet import role_times
 from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
 from holdfast.deployments.gateway.fleet.held import Held
 from holdfast.deployments.gateway.fleet.locations import Locations
+from holdfast.deployments.gateway.fleet.own_machines import OwnMachines
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
 from holdfast.deployments.gateway.fleet.roles import TICK_S, Roles
@@ -143,12 +144,19 @@ class Gateway:
         self.releases.launching = self.correlator.starting.held
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
         self.waiting.ask_again = self.sizes.ask_again
-        self.roles = Roles(self.site, self._require_sure)
+        self.roles, self.own_machines = self._of_roles(acts)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._forgot_at = clock.monotonic()
         self._many_heartbeats = False
         self._loops: list[asyncio.Task[None]] = []
+
+    def _of_roles(self, acts: JobActs) -> tuple[Roles, OwnMachines]:
+        roles = Roles(self.site, self._require_sure)
+        own = OwnMachines(self.site, acts.take_out, roles.have_left, self._require_sure)
+        own.launching = self.correlator.starting.held
+        self.correlator.of_role = own.accept
+        return roles, own
 
     def _over(self, alert: Alert) -> None:
         if not sure_signs.ends(alert, self.site.policy.classify):
@@ -214,6 +222,7 @@ class Gateway:
             Loop("repairs", self.repairs.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
             Loop("roles", self.roles.tick, TICK_S),
+            Loop("machines of roles", self.own_machines.tick, 1.0),
             Loop("role times", self.roles.times.tick, role_times.TICK_S),
             Loop("sizes", self.sizes.tick, 2.0),
             Loop("times", self.times.tick, TIMES_S),

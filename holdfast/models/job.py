@@ -13,7 +13,8 @@ from holdfast.models.base import MAX_GRACE_S, Frozen, Given
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
 from holdfast.models.environment import Arguments, Environment, not_yours
 from holdfast.models.names import JobName, MachineName, Version
-from holdfast.models.roles import TRAINER, RoleName, RoleSpec, no_room, problem
+from holdfast.models.role_rules import idle, no_room, problem
+from holdfast.models.roles import TRAINER, RoleName, RoleSpec
 from holdfast.models.start_from import StartFrom
 
 
@@ -199,7 +200,7 @@ def no_start(spec: JobSpec) -> str:
             return f"roles.{name}.env: {wrong}"
         if below := [index for index in role.gpus or () if index < 0]:
             return f"roles.{name}.gpus = {below[0]}: expected indices, 0 or more (`[]`: no GPU)"
-    return no_room(spec.roles, spec.machines)
+    return no_room(spec.roles, spec.machines) or idle(spec.roles)
 
 
 def _sizes(value: Any) -> Any:

@@ -6,7 +6,6 @@ processes that agents start on the job's machines and restart one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -91,6 +90,12 @@ class RoleSpec(Given):
     args: Arguments = ()
     replicas: int = Field(1, ge=0, le=MOST_REPLICAS, description="Number of its processes.")
     machines: int = Field(0, ge=0, description="Most of the job's machines that it may use; 0: all.")
+    own_machines: int = Field(
+        0,
+        ge=0,
+        le=MOST_REPLICAS,
+        description="Machines of its own, which carry no ranks; 0: its replicas run beside the ranks.",
+    )
     per_machine: int = Field(0, ge=0, description="Most replicas on one machine; 0: any number.")
     cpus: int = Field(1, ge=1, description="Threads that a replica computes with (OMP_NUM_THREADS).")
     gpus: tuple[int, ...] | None = Field(
@@ -103,74 +108,6 @@ class RoleSpec(Given):
     stop_grace_s: float = Field(
         1.0, ge=0, le=MAX_GRACE_S, description="Seconds between SIGTERM and SIGKILL when it is stopped."
     )
-
-
-def problem(roles: Mapping[str, RoleSpec]) -> str:
-    """Return the first thing that is wrong with a job's roles, whatever its size; empty: nothing."""
-    wrong = (_wrong(name, role, roles) for name, role in roles.items())
-    return next(filter(None, wrong), "") or _cycle(roles)
-
-
-def no_room(roles: Mapping[str, RoleSpec], machines: int) -> str:
-    """Return why a job of this size cannot start with these roles; empty: it can.
-
-    Not part of what a role is: a job that is scaled later keeps its roles, and replicas without room wait.
-    """
-    for name, role in roles.items():
-        if name == TRAINER:
-            continue
-        if not role.replicas:
-            return f"roles.{name}.replicas = 0: expected at least 1 (`holdfast scale` may take it to 0 later)"
-        if role.machines > machines:
-            return f"roles.{name}.machines = {role.machines}: the job has {machines}"
-        room = (role.machines or machines) * role.per_machine
-        if role.per_machine and role.replicas > room:
-            return (
-                f"roles.{name}.replicas = {role.replicas}: there is room for {room} "
-                f"({role.per_machine} per machine on {role.machines or machines})"
-            )
-    return ""
-
-
-def _wrong(name: str, role: RoleSpec, roles: Mapping[str, RoleSpec]) -> str:
-    for needed in role.needs:
-        if needed not in roles and needed != TRAINER:
-            known = ", ".join(sorted({*roles, TRAINER}))
-            return f"roles.{name}.needs = {needed!r}: there is no such role. Roles: {known}"
-    if name == TRAINER:
-        own = RoleSpec(kind=role.kind, needs=role.needs)
-        if role != own or role.kind not in (RoleKind.RIGID, RoleKind.DYNAMIC):
-            return (
-                f"roles.{TRAINER}: the trainer is the job itself (`script`, `machines` and the rest at the top of the "
-                "job file); only `needs` may stand here"
-            )
-        return ""
-    if role.kind is RoleKind.RIGID:
-        return f"roles.{name}.kind = rigid: a job has one rigid role, its trainer. Take dynamic or ordered"
-    if not role.script:
-        return f"roles.{name}.script: missing; expected the path of the script that its replicas run"
-    return ""
-
-
-def _cycle(roles: Mapping[str, RoleSpec]) -> str:
-    """Return a cycle in the order of the roles, as a message; empty: there is none."""
-    done: set[str] = set()
-    for start in roles:
-        if found := _walk(start, roles, done, []):
-            return f"roles: {' needs '.join(found)}: a cycle, none of them could start first"
-    return ""
-
-
-def _walk(name: str, roles: Mapping[str, RoleSpec], done: set[str], path: list[str]) -> Sequence[str]:
-    if name in path:
-        return [*path[path.index(name) :], name]
-    if name in done or name not in roles:
-        return ()
-    for needed in roles[name].needs:
-        if found := _walk(needed, roles, done, [*path, name]):
-            return found
-    done.add(name)
-    return ()
 
 
 class ReplicaPlace(Frozen):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from holdfast.errors import LimitError, RefusedError
 from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.missing import Missing
+from holdfast.models.role_rules import own_machines
 from holdfast.operations import flaps, fleet, swap
 from holdfast.operations.context import Context
 from holdfast.operations.persist import persist, triggered
@@ -54,9 +58,27 @@ def _reason(error: ValueError) -> str:
 
 
 def unplaced(ledger: Ledger, job: Job) -> list[Machine]:
-    """Return the machines that serve the job and have no slot in it: claimed for a larger size, or left over."""
-    serving = ledger.machines(state=MachineState.ACTIVE, job=job.name)
+    """Return the machines that serve the job's ranks without a slot: claimed for a larger size, or left over."""
+    serving = ledger.machines(state=MachineState.ACTIVE, job=job.name, role="")
     return [machine for machine in serving if machine.name not in job.machines]
+
+
+def left_over(job: Job, serving: Iterable[Machine]) -> list[Machine]:
+    """Return the machines that serve the job's ranks without a slot, or a role that wants fewer; at zero, all.
+
+    A job that is submitted again under its name may find some that the former one had.
+    """
+    wants = {} if job.state is JobState.SCALED_TO_ZERO else own_machines(job.spec.roles)
+    left, kept = [], Counter[str]()
+    for machine in serving:
+        if machine.role:
+            needed = kept[machine.role] < wants.get(machine.role, 0)
+            kept[machine.role] += 1
+        else:
+            needed = machine.name in job.machines
+        if not needed:
+            left.append(machine)
+    return left
 
 
 def claim(ctx: Context, ledger: Ledger, job: Job, machines: int) -> None:
@@ -65,7 +87,7 @@ def claim(ctx: Context, ledger: Ledger, job: Job, machines: int) -> None:
     Raises:
         NoStandbyError: too few stand by; none was taken.
     """
-    serving = len(ledger.machines(state=MachineState.ACTIVE, job=job.name))
+    serving = len(ledger.machines(state=MachineState.ACTIVE, job=job.name, role=""))
     excluded = (
         swap.excluded(ctx, job.machines[0])
         if job.machines
@@ -93,13 +115,13 @@ def place(ledger: Ledger, job: Job, machines: int, *, wanted: bool = False) -> J
 
 
 async def release_unplaced(ctx: Context, job_name: str) -> None:
-    """Give machines that serve the job without a slot back to the standby pool.
+    """Give machines that serve the job without need back to the standby pool: see :func:`left_over`.
 
     Raises:
         HoldfastError: an unfit machine could not be taken out; the others are where they belong.
     """
     job = ctx.ledger.job(job_name)
-    if left := unplaced(ctx.ledger, job):
+    if left := left_over(job, ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)):
         await give_back(ctx, job, left)
 
 

@@ -36,6 +36,7 @@ from holdfast.models.rehearsal import Rehearsed
 from holdfast.models.setback import Setback
 from holdfast.operations import head_start
 from holdfast.operations.context import Context
+from holdfast.operations.resize import left_over
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -204,10 +205,9 @@ class FakeActs:
 
     async def release_unplaced(self, job: str) -> None:
         self.calls.append(("release_unplaced", job))
-        placed = self._ledger.job(job).machines
-        for machine in self._ledger.machines(MachineState.ACTIVE, job):
-            if machine.name not in placed:
-                self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
+        serving = self._ledger.machines(MachineState.ACTIVE, job)
+        for machine in left_over(self._ledger.job(job), serving):
+            self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
 
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
         self.calls.append(("take_out", machine.name))

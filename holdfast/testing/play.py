@@ -23,6 +23,7 @@ from holdfast.models.alert import Alert, AlertKind, Classification, Incident, In
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.models.machine import MachineState
+from holdfast.models.roles import RoleSpec
 from holdfast.plugins.policy import ENTRY_FILE
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.policy_file import PolicyFile, parse
@@ -30,12 +31,13 @@ from holdfast.tasks import approve, context, plain, services
 from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.recovery_context import Request
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
-from holdfast.testing.scenario import Scenario, Signal
+from holdfast.testing.scenario import Scenario, Setup, Signal
 from holdfast.testing.scripted_context import ScriptedContext
 from holdfast.testing.send import send
 from holdfast.testing.world import World
 
 POLICY = "diagnose: {slow_interval_s: 0}\n"
+ROLE = "rollout"
 ROUNDS = 40
 LONGEST_S = 180.0
 
@@ -170,7 +172,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook], site:
 async def stage(scenario: Scenario, kit: Kit) -> World:
     """Bring a gateway and its scripted machines to where the scenario begins; return the machines' world."""
     setup, ledger = scenario.setup, kit.ledger
-    for number in range(setup.machines + setup.standbys):
+    for number in range(setup.machines + setup.own_machines + setup.standbys):
         await kit.register(f"m{number}")
     spec = JobSpec(
         name=JOB,
@@ -181,12 +183,14 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
         parallelism=Parallelism(tp=setup.tp, pp=setup.pp),
         mode=setup.mode,
         skip_bad_batches=setup.skip_bad_batches,
+        roles=_roles(setup),
     )
     first = "v0" if setup.other_code else "v1"
     ledger.add_job(spec, first)
     ledger.add_version(JOB, first, "key", "first")
     claimed = ledger.claim_standbys(JOB, setup.machines)
     ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
+    ledger.claim_standbys(JOB, setup.own_machines, role=ROLE)
     start_epoch(ledger, JOB)
     kit.clock.advance(3600)
     if setup.resubmitted:
@@ -230,6 +234,11 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
     context.use(services)
     kit.acts.services = services if setup.head_start else None
     return world
+
+
+def _roles(setup: Setup) -> dict[str, RoleSpec]:
+    own = setup.own_machines
+    return {ROLE: RoleSpec(script="rollout.py", replicas=own, own_machines=own)} if own else {}
 
 
 def _reach(kit: Kit, world: World, step: int) -> None:

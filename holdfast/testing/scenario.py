@@ -23,6 +23,8 @@ class Setup(Frozen):
     ranks: int = 2
     tp: int = 1
     pp: int = 1
+    own_machines: int = 0
+    """Machines that a role of the job has for itself, after those of its ranks."""
     standbys: int = 2
     mode: Mode = Mode.ACT
     state: JobState = JobState.RUNNING

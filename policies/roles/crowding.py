@@ -15,7 +15,7 @@ def crowded(name: str, role: RoleSpec, machines: Sequence[str], cores: Mapping[s
     Args:
         name: the role.
         role: its specification.
-        machines: of the job.
+        machines: those that may carry its replicas: the role's own, or the job's.
         cores: of each machine that reported them.
     """
     known = sorted((cores.get(each, 0) for each in machines), reverse=True)
@@ -26,8 +26,9 @@ def crowded(name: str, role: RoleSpec, machines: Sequence[str], cores: Mapping[s
     if threads <= there:
         return ""
     on = "1 machine" if len(carry) == 1 else f"{len(carry)} machines"
+    shared = "" if role.own_machines else ", which the ranks use too: steps may become slow"
     return (
         f"roles.{name}: {role.replicas} replicas x {role.cpus} cpus are {threads} threads, and {on} that may carry "
-        f"them {'has' if len(carry) == 1 else 'have'} {there} cores, which the ranks use too: steps may become slow. "
+        f"them {'has' if len(carry) == 1 else 'have'} {there} cores{shared}. "
         "Take fewer replicas (`holdfast scale`) or `cpus`"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.models.roles import (
     TRAINER,
@@ -37,7 +37,7 @@ class RoleFacts:
 
     roles: Mapping[str, RoleSpec]
     machines: Sequence[str]
-    """Machines of the job that are in service, by slot."""
+    """Machines that carry the job's ranks and are in service, by slot."""
     epoch: int
     reports: Mapping[str, Sequence[ReplicaState]]
     """The newest report of each of these machines."""
@@ -45,9 +45,15 @@ class RoleFacts:
     """A rank made a step, or announced an address, in this epoch."""
     now: float
     lingering: frozenset[ReplicaKey] = frozenset()
-    """Replicas whose machine serves the job no longer, and which may still run there."""
+    """Replicas whose machine serves their role no longer, and which may still run there."""
     lasting: frozenset[ReplicaKey] = frozenset()
     """Replicas whose present run has lasted for as long as a good one does."""
+    own: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Machines in service that a role has for itself, by role."""
+
+    def carriers(self, role: str) -> Sequence[str]:
+        """Return the machines in service on which replicas of a role may be: its own, or those of the ranks."""
+        return self.own.get(role, ()) if self.roles[role].own_machines else self.machines
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def decide(facts: RoleFacts, before: PlacesOfJob) -> Decided:
         placed = place(
             name,
             facts.roles[name],
-            facts.machines,
+            facts.carriers(name),
             own,
             before.generations.get(name, {}),
             facts.epoch,

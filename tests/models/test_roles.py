@@ -7,7 +7,8 @@ from holdfast import roles
 from holdfast.agent import wire
 from holdfast.models.environment import OF_AGENTS
 from holdfast.models.job import JobSpec, no_start
-from holdfast.models.roles import RoleKind, no_room
+from holdfast.models.role_rules import own_machines
+from holdfast.models.roles import RoleKind
 
 JOB = {"name": "rl", "script": "train.py", "machines": 2, "ranks_per_machine": 1}
 
@@ -47,6 +48,11 @@ def test_roles_have_defaults() -> None:
         ({"a": {"kind": "rigid", "script": "a.py"}}, "a job has one rigid role, its trainer"),
         ({"a": {}}, "roles.a.script: missing"),
         ({"trainer": {"script": "train.py"}}, "the trainer is the job itself"),
+        ({"trainer": {"own_machines": 1}}, "the trainer is the job itself"),
+        (
+            {"a": {"script": "a.py", "machines": 1, "own_machines": 1}},
+            "own_machines = 1 gives it others. Leave one of the two out",
+        ),
         (
             {"a": {"script": "a.py", "restart": {"pause_s": 9, "longest_pause_s": 1}}},
             "longest_pause_s = 1 is shorter than pause_s = 9",
@@ -67,12 +73,22 @@ def test_bad_roles_are_refused_with_one_message(roles: dict[str, object], told: 
         ({"replicas": 0}, "replicas = 0: expected at least 1"),
         ({"machines": 3}, "machines = 3: the job has 2"),
         ({"replicas": 5, "per_machine": 2}, "there is room for 4 (2 per machine on 2)"),
+        ({"replicas": 4, "per_machine": 1, "own_machines": 3}, "there is room for 3 (1 per machine on 3)"),
+        ({"replicas": 2, "own_machines": 3}, "own_machines = 3: there are 2 replicas"),
     ],
 )
 def test_roles_without_room_are_refused_at_submission(role: dict[str, object], told: str) -> None:
     """A job that is scaled later keeps its roles."""
     spec = job(a={"script": "a.py", **role})
-    assert told in no_room(spec.roles, spec.machines)
+    assert told in no_start(spec)
+
+
+def test_machines_of_a_roles_own_are_none_of_the_ranks() -> None:
+    """World size and slots know nothing of them, and a role that is scaled down keeps them."""
+    spec = job(a={"script": "a.py", "replicas": 6, "per_machine": 2, "own_machines": 3})
+    assert not no_start(spec)
+    assert (spec.world_size, own_machines(spec.roles)) == (2, {"a": 3})
+    assert spec.with_role("a", 1).roles["a"].own_machines == 3
 
 
 def test_a_role_is_scaled_by_itself() -> None:

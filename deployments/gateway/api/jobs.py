@@ -223,6 +223,12 @@ async def _must_be_idle(gateway: Gateway, job: Job) -> None:
 
 async def _move(gateway: Gateway, job: Job, wanted: MoveBody) -> Outcome:
     now = gateway.site.clock.now()
+    there = gateway.site.fleet.machines.get(wanted.machine)
+    if there is not None and there.role and there.job == job.name:
+        raise RefusedError(
+            f"machine {wanted.machine} carries replicas of role {there.role} and no ranks: `holdfast evict "
+            f"{wanted.machine}` has them leave it"
+        )
     if wanted.machine not in job.machines:
         serving = ", ".join(job.machines) or "none"
         raise RefusedError(

@@ -63,7 +63,9 @@ class DrainedMachines:
             return None
         job = self._site.fleet.jobs.get(machine.job or "")
         if machine.state is MachineState.ACTIVE and (
-            job is None or job.state is not JobState.RUNNING or machine.name not in job.machines
+            job is None
+            or job.state is not JobState.RUNNING
+            or (machine.name not in job.machines and not machine.role)
         ):
             return None
         return Alert(

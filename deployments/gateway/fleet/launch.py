@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from holdfast.deployments.gateway.fleet.own_machines import claim
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import NoStandbyError, RefusedError, UnavailableError
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState, no_start
 from holdfast.models.machine import MachineState
+from holdfast.models.role_rules import own_machines
 from holdfast.models.roles import TRAINER
 from holdfast.operations import flaps
 from holdfast.policies.pool import elastic
@@ -31,7 +33,9 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     if spec.start_from is not None:
         spec = await gateway.acts.resolve(spec)
     standing_by = await _standing_by(gateway.site)
-    if size := elastic.first(spec, len(standing_by)):
+    own = own_machines(spec.roles)
+    for_ranks = max(0, len(standing_by) - sum(own.values()))
+    if size := elastic.first(spec, for_ranks):
         spec = spec.resized(
             size
         )  # an elastic job begins with what is there, or with `start` of its file, and grows
@@ -40,10 +44,12 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         more = (
             f" ({len(coming)} more start, or are under delivery checks: `holdfast status`)" if coming else ""
         )
+        of_roles = "".join(f", and {number} for role {role} alone" for role, number in own.items())
+        fields = " or `own_machines`" if own else ""
         raise NoStandbyError(
-            f"job {spec.name} wants {spec.machines} machines, {len(standing_by)} stand by{more}: ask for fewer "
-            "(`machines` in the job file), or add some (deployment `resize-standby-pool`, or `holdfast up --machines "
-            "N` where machines are processes of this host)"
+            f"job {spec.name} wants {spec.machines} machines{of_roles}, {len(standing_by)} stand by{more}: ask for "
+            f"fewer (`machines`{fields} in the job file), or add some (deployment `resize-standby-pool`, or "
+            "`holdfast up --machines N` where machines are processes of this host)"
         )
     await asyncio.to_thread(ledger.add_job, spec, code_version)
     key = f"{spec.name}/code/{code_version}.tar.gz"
@@ -51,7 +57,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     await asyncio.to_thread(ledger.set_pending_version, spec.name, None)
     try:
         await gateway.roles.submitted(spec.name)
-        if TRAINER in spec.roles:
+        if TRAINER in spec.roles or own:
             await _seat_all(gateway.site, spec)
         await start(gateway, spec.name, "submitted")
     except Exception:
@@ -81,11 +87,17 @@ async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None 
 
 
 async def seat(site: Site, job: Job) -> None:
-    """Give every slot of the job a machine that serves it.
+    """Give every slot of the job a machine that serves it, then its roles machines of their own if there are any left.
 
     Raises:
         NoStandbyError: too few stand by; nothing was changed.
     """
+    await _seat_ranks(site, job)
+    if own := own_machines(job.spec.roles):
+        await claim(site, job, own, starts=True)
+
+
+async def _seat_ranks(site: Site, job: Job) -> None:
     serving = {m.name for m in await asyncio.to_thread(site.ledger.machines, MachineState.ACTIVE, job.name)}
     empty = [slot for slot, name in enumerate(job.machines) if name not in serving]
     if not empty:
@@ -106,7 +118,7 @@ async def seat(site: Site, job: Job) -> None:
 
 
 async def _seat_all(site: Site, spec: JobSpec) -> None:
-    """Give a job that was never launched its machines: roles that its ranks need start there first.
+    """Give a job that was never launched its machines, those of its ranks first: its roles may start before them.
 
     Raises:
         NoStandbyError: too few stand by; nothing was changed.
@@ -115,6 +127,8 @@ async def _seat_all(site: Site, spec: JobSpec) -> None:
     claimed = await asyncio.to_thread(site.ledger.claim_standbys, spec.name, spec.machines, flapping)
     names = [machine.name for machine in claimed]
     await asyncio.to_thread(site.ledger.set_job, spec.name, machines=names)
+    for role, number in own_machines(spec.roles).items():
+        await asyncio.to_thread(site.ledger.claim_standbys, spec.name, number, flapping, role=role)
     await site.refresh()
 
 

@@ -30,7 +30,7 @@ def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[
         for place in decided.places.places:
             if not place.asked and key_of(place) not in decided.lingering:
                 mine.setdefault(place.machine, []).append(_order(job, place))
-        for machine in job.machines:
+        for machine in dict.fromkeys((*job.machines, *mine)):  # also those that a role has for itself
             # Not checked again for each machine: there may be a thousand, with a thousand members.
             part = RolesOfJob.model_construct(
                 job=job.name,

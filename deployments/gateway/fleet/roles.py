@@ -10,6 +10,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from holdfast.deployments.gateway.fleet import role_incidents
@@ -19,6 +20,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.machine import Machine
 from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
 from holdfast.policies.roles.crowding import crowded
 from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
@@ -120,7 +122,9 @@ class Roles:
                 if self._settled(job):
                     await self._rule(job)
             decided = {job.name: (job, self._decided[job.name]) for job in jobs if job.name in self._decided}
-            self._holding = {name for job in jobs if job.name not in decided for name in job.machines}
+            self._holding = {
+                name for job in jobs if job.name not in decided for name in self._machines_of(job)
+            }
             if decided != self._planned:
                 self._plans, self._planned = plans(decided.values(), self._ends), decided
             self._looked = True
@@ -226,6 +230,8 @@ class Roles:
                 | {"index": each.index, "generation": each.generation}
                 for each in (decided.places.of(name) if decided is not None else ())
             ]
+            own = self._own(job, name)
+            carriers = own["names"] if role.own_machines else job.machines
             found.append(
                 {
                     "name": name,
@@ -237,11 +243,17 @@ class Roles:
                     "waits_for": list(decided.waits.get(name, ())) if decided is not None else [],
                     "unplaced": len(decided.unplaced.get(name, ())) if decided is not None else 0,
                     "share": times[name].share if name in times else None,
-                    "crowded": crowded(name, role, job.machines, self._cores),
+                    "crowded": crowded(name, role, carriers, self._cores),
+                    "own_machines": own,
                     "places": rows,
                 }
             )
         return found
+
+    def _own(self, job: Job, role: str) -> dict[str, Any]:
+        """Return how many machines a role wants for itself, and those that it has."""
+        mine = (each.name for each in self._site.fleet.of_roles(job.name) if each.role == role)
+        return {"wanted": job.spec.roles[role].own_machines, "names": list(mine)}
 
     def _runs(self, job: Job) -> bool:
         if job.name in self._starting:
@@ -254,7 +266,11 @@ class Roles:
             return True
         site = self._site
         since = site.clock.now() - site.listening_since
-        return since > site.window_s or all(site.fleet.heard_at(name) for name in job.machines)
+        return since > site.window_s or all(site.fleet.heard_at(name) for name in self._machines_of(job))
+
+    def _machines_of(self, job: Job) -> list[str]:
+        """Return the machines of its ranks, and those that its roles have for themselves."""
+        return [*job.machines, *(each.name for each in self._site.fleet.of_roles(job.name))]
 
     async def _rule(self, job: Job) -> None:
         ledger = self._site.ledger
@@ -281,24 +297,33 @@ class Roles:
         site = self._site
         machines = [name for name in job.machines if name in site.fleet.machines]
         serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
-        in_service = frozenset(serving)
-        return RoleFacts(
+        own: dict[str, list[str]] = {}
+        for each in site.fleet.of_roles(job.name):
+            if each.serves(job.name):
+                own.setdefault(each.role, []).append(each.name)
+        facts = RoleFacts(
             roles=job.spec.roles,
             machines=serving,
+            own=own,
             # What the trainer needs starts before it, for its next epoch: it does not start again with that.
             epoch=max(job.epoch, self._starting.get(job.name, -1) + 1),
-            reports={name: self._reported(name, job.name) for name in serving},
+            reports={name: self._reported(name, job.name) for name in (*serving, *chain(*own.values()))},
             trained=any(rank.steps_done for _, run in site.fleet.runs(job) for rank in run.ranks),
             now=site.clock.now(),
+        )
+        stay = {name: frozenset(facts.carriers(name)) for name in job.spec.roles}
+        stands = {key_of(each): each.machine in stay.get(each.role, ()) for each in before.places}
+        return replace(
+            facts,
             lingering=frozenset(
                 key_of(each)
                 for each in before.places
-                if each.machine and each.machine not in in_service and self._may_run(job, each)
+                if each.machine and not stands[key_of(each)] and self._may_run(job, each)
             ),
             lasting=frozenset(
                 key_of(each)
                 for each in before.places
-                if (each.tried or each.incident) and each.machine in in_service and self._lasts(job, each)
+                if (each.tried or each.incident) and stands[key_of(each)] and self._lasts(job, each)
             ),
         )
 
@@ -309,8 +334,23 @@ class Roles:
             return False
         return self._sent.get(place.machine, 0.0) - report.since >= role.restart.good_after_s
 
+    def have_left(self, machine: Machine) -> bool:
+        """Return whether nothing of any role runs any more, or is to run, on a machine that leaves its job."""
+        site, name = self._site, machine.name
+        if site.fleet.silent_s(name, site.clock.now()) > site.lease_s:
+            return True
+        plan = self._plans.get(name, _NOTHING)
+        if self._goes_by.get(name) != (machine.incarnation, plan.version):
+            return False
+        live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
+        incarnation, states = self._reports.get(name, ("", ()))
+        reported = states if incarnation == machine.incarnation else ()
+        return not any(part.replicas for part in plan.jobs) and not any(
+            each.phase in live for each in reported
+        )
+
     def _may_run(self, job: Job, place: ReplicaPlace) -> bool:
-        """Return whether a replica may still run on a machine that serves its job no longer.
+        """Return whether a replica may still run on a machine that serves its role no longer.
 
         It has ended when the machine goes by a plan without it and reports it no more; when the machine was not heard
         for so long that it has ended it by itself, or is dead; and when there is no such machine any more.

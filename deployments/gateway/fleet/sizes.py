@@ -105,7 +105,7 @@ class Sizes:
         """Run one round."""
         leaving: dict[str, list[Machine]] = {}
         for machine in self._site.fleet.machines.values():
-            if machine.state is MachineState.DRAINING and machine.job is not None:
+            if machine.state is MachineState.DRAINING and machine.job is not None and not machine.role:
                 leaving.setdefault(machine.job, []).append(machine)
         for job in list(self._site.fleet.jobs.values()):
             left = [each for each in leaving.get(job.name, ()) if each.name not in job.machines]
@@ -120,11 +120,7 @@ class Sizes:
 
     async def _look(self, job: Job, leaving: Sequence[Machine]) -> None:
         site, limits = self._site, self._site.policy.elastic
-        left = [
-            machine.name
-            for machine in site.fleet.machines.values()
-            if machine.serves(job.name) and machine.name not in job.machines
-        ]
+        left = resize.left_over(job, (each for each in site.fleet.machines.values() if each.serves(job.name)))
         grows = limits.grow and job.state is JobState.RUNNING
         wants_more = grows and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
         await self._finish_all(job, leaving)

@@ -10,12 +10,22 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import Alert, AlertKind, MoveSource
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.classify import sure_signs
+from holdfast.policies.config.policy import ClassifyPolicy
 from holdfast.policies.escalate import breaker
 
 IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
 
 LEAVES = (MoveSource.MAINTENANCE, MoveSource.PREEMPTION, MoveSource.DRAIN)
 """Whatever announces that a machine will be taken away: a job must not be moved to it."""
+
+
+def why_unfit(alert: Alert, policy: ClassifyPolicy) -> str:
+    """Return why a machine without ranks is not to be used any more, by one alert about it; empty: it may be."""
+    if alert.kind is AlertKind.MANUAL:
+        return f"{alert.evidence.get('by', 'an unnamed person')}: {alert.evidence.get('text') or 'no reason given'}"
+    if alert.kind is AlertKind.PLANNED_MOVE and alert.evidence.get("source") in LEAVES:
+        return str(alert.evidence.get("text") or alert.evidence["source"])
+    return sure_signs.find([alert], policy).get(alert.machine or "", "")
 
 
 class Spares:
@@ -27,7 +37,7 @@ class Spares:
 
     async def accept(self, alert: Alert, machine: Machine) -> Outcome:
         """Cordon the standby if the alert proves it unfit."""
-        why = self._unfit(alert)
+        why = why_unfit(alert, self._site.policy.classify)
         if machine.state not in IN_POOL or not why:
             await self._record(alert, What.IGNORED)
             return Outcome(
@@ -60,14 +70,6 @@ class Spares:
         size, now = len(self._site.fleet.machines), self._site.clock.now()
         answer = breaker.may_evict(self._cordoned_at, 1, size, now, self._site.policy.breaker)
         return "" if answer.allowed else answer.reason
-
-    def _unfit(self, alert: Alert) -> str:
-        if alert.kind is AlertKind.MANUAL:
-            return f"{alert.evidence.get('by', 'an unnamed person')}: {alert.evidence.get('text') or 'no reason given'}"
-        if alert.kind is AlertKind.PLANNED_MOVE and alert.evidence.get("source") in LEAVES:
-            return str(alert.evidence.get("text") or alert.evidence["source"])
-        signs = sure_signs.find([alert], self._site.policy.classify)
-        return signs.get(alert.machine or "", "")
 
     async def _record(self, alert: Alert, what: What) -> None:
         await asyncio.to_thread(self._site.ledger.record_alert, alert, None, what)

@@ -82,6 +82,10 @@ class Fleet:
         self._seen.pop(machine.name, None)
         self._heard_from[machine.name] = now
 
+    def of_roles(self, job: str) -> list[Machine]:
+        """Return the machines that roles of ``job`` have for themselves, those that leave it too."""
+        return [each for each in self.machines.values() if each.role and each.job == job]
+
     def forget(self, name: str) -> None:
         """Drop what was heard from a machine."""
         self._seen.pop(name, None)

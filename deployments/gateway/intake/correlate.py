@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.deployments.gateway.detectors.probe import Prober
@@ -59,6 +59,8 @@ class Correlator:
         """Ranks of the newest epoch of a job that ended with status 0, while others did not."""
         self.held_back: Callable[[str, IncidentClass, Collection[str]], str] = lambda *_: ""
         """Why no incident of a class about these machines is opened for a job for now; empty: one is."""
+        self.of_role: Callable[[Alert, Machine, Job], Awaitable[Outcome]] = _concerns_no_rank
+        """Takes the alerts about machines that a role of a job has for itself: ranks lose nothing with them."""
         self.keep: Callable[[Alert], bool] = lambda _: False
         """Called with an alert that waits for the end of a person's hold; whether it is new."""
         self.ending: set[str] = set()
@@ -159,6 +161,8 @@ class Correlator:
         if name in self.ending and facts.job.state is JobState.PAUSED:
             facts = replace(facts, job=facts.job.model_copy(update={"state": JobState.RUNNING}))
         admission_filter.must_be_present(alert, facts.machine)
+        if facts.machine is not None and facts.machine.role and facts.machine.job == name:
+            return await self.of_role(alert, facts.machine, facts.job)
         admission_filter.must_be_of_job(alert, facts.job, facts.machine)
         if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):
             facts = await self._overtakes(facts.of_what_stops(), [alert])
@@ -390,3 +394,8 @@ class Correlator:
 
     async def _record(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
         await asyncio.to_thread(self._site.ledger.record_alert, alert, incident_id, outcome)
+
+
+async def _concerns_no_rank(_: Alert, machine: Machine, job: Job) -> Outcome:
+    why = f"machine {machine.name} of role {machine.role} carries no ranks of job {job.name}"
+    return Outcome(outcome=What.IGNORED, message=why)

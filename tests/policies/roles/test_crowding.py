@@ -17,6 +17,10 @@ def test_the_numbers_are_in_the_warning() -> None:
     assert told.startswith(
         "roles.rollout: 5 replicas x 4 cpus are 20 threads, and 2 machines that may carry them have 14 cores"
     )
+    alone = crowded(
+        "w", RoleSpec(script="r.py", replicas=9, own_machines=2), ("m7", "m8"), {"m7": 4, "m8": 4}
+    )
+    assert "2 machines that may carry them have 8 cores. Take fewer" in alone
     one = crowded("w", RoleSpec(script="r.py", replicas=3), ("m0",), {"m0": 2})
     assert "3 threads, and 1 machine that may carry them has 2 cores" in one
 
