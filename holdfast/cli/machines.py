@@ -9,7 +9,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import MachineName, checked, said
-from holdfast.cli.output import AsJson, ago, print_json, print_table, state, tell
+from holdfast.cli.output import AsJson, ago, print_json, print_table, serves, state, tell
 from holdfast.models.machine import MachineState, Scope
 
 
@@ -29,7 +29,7 @@ def machines(
         (
             row.name,
             state(row.state.value),
-            row.job,
+            serves(row.job, row.role),
             row.address,
             row.incarnation[:8],
             ago(row.seen_at),

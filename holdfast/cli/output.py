@@ -133,6 +133,11 @@ def state(value: object) -> Text:
     return Text(plain(value), style=_COLOURS.get(str(value), ""))
 
 
+def serves(job: str | None, role: str | None) -> str:
+    """Return the job of a machine, with the role that has it for itself: ``rl (rollout)``."""
+    return f"{job} ({role})" if job and role else job or ""
+
+
 def ago(at: float | None, now: float | None = None) -> str:
     """Return ``12 s ago`` for a Unix time; empty for none."""
     return f"{seconds((now or time.time()) - at)} ago" if at else ""

@@ -48,6 +48,11 @@ def state(role: Mapping[str, Any]) -> str:
     """Return the state of a role in a few words."""
     if role["waits_for"]:
         return f"waits for {', '.join(role['waits_for'])}"
-    if role["unplaced"]:
-        return f"no room for {role['unplaced']}"
+    own = role.get("own_machines") or {"wanted": 0, "names": []}
+    lacks = (
+        f"{len(own['names'])} of {own['wanted']} own machines" if len(own["names"]) < own["wanted"] else ""
+    )
+    no_room = f"no room for {role['unplaced']}" if role["unplaced"] else ""
+    if lacks or no_room:
+        return ", ".join(filter(None, (lacks, no_room)))
     return "ready" if role["ready"] else "running" if role["running"] else "starting"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli import context, roles
-from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, state
+from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, serves, state
 from holdfast.shown import size
 
 
@@ -94,7 +94,7 @@ def _machines(facts: Mapping[str, Any]) -> None:
         (
             machine["name"],
             state(machine["state"]),
-            machine.get("job"),
+            serves(machine.get("job"), machine.get("role")),
             machine.get("address"),
             str(machine.get("incarnation", ""))[:8],
             _seen(machine),

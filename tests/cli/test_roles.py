@@ -21,6 +21,9 @@ ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
     [
         ({"waits_for": ["cache"]}, "waits for cache"),
         ({"unplaced": 2}, "no room for 2"),
+        ({"own_machines": {"wanted": 2, "names": ["m3"]}, "running": 1}, "1 of 2 own machines"),
+        ({"own_machines": {"wanted": 1, "names": []}, "unplaced": 2}, "0 of 1 own machines, no room for 2"),
+        ({"own_machines": {"wanted": 1, "names": ["m3"]}, "running": 1}, "running"),
         ({"ready": True}, "ready"),
         ({"running": 1}, "running"),
         ({}, "starting"),

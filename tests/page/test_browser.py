@@ -307,12 +307,15 @@ async def test_roles_of_a_job_are_shown(site: tuple[Kit, Tab, str]) -> None:
     job = kit.ledger.job(JOB)
     roles = {
         "rollout": RoleSpec(script="rollout.py", replicas=2),
+        "cache": RoleSpec(script="cache.py", own_machines=2),
         "reward": RoleSpec(script="reward.py", needs=("rollout",)),
     }
     kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"roles": roles}))
+    (own,) = kit.ledger.claim_standbys(JOB, 1, role="cache")
     await kit.gateway.site.refresh()
     await kit.gateway.roles.tick()
     await tab.sees("rollout (dynamic)")
+    await tab.sees(f"1 of 2: {own.name}")
     await tab.sees("for rollout")
-    assert await tab.run("document.querySelectorAll('.part.roles tbody tr').length") == 2
+    assert await tab.run("document.querySelectorAll('.part.roles tbody tr').length") == 3
     assert tab.errors == []

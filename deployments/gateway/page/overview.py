@@ -50,6 +50,7 @@ def columns(site: Site, machines: list[Machine]) -> dict[str, list[Any]]:
         "name": [row.name for row in machines],
         "state": [row.state.value for row in machines],
         "job": [row.job for row in machines],
+        "role": [row.role for row in machines],
         "scope": [row.cordon_scope.value if row.cordon_scope else None for row in machines],
         "reason": [row.cordon_reason for row in machines],
         "seen_at": [round(row.seen_at) for row in machines],

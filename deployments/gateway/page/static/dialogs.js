@@ -59,10 +59,12 @@ export function askLogin() {
   });
 }
 
-export function askEvict(machine, job) {
+export function askEvict(machine, job, role) {
   return ask({
     title: `Evict ${machine}?`,
-    text: job
+    text: role
+      ? `The replicas of ${role} leave it, a standby takes its place, and job ${job} trains on meanwhile.`
+      : job
       ? `Job ${job} stops, a standby takes the machine's place, and training goes on from the newest checkpoint.`
       : "The machine leaves the standby pool and is kept out until it is released.",
     danger: true,

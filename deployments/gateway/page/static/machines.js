@@ -20,7 +20,7 @@ export class MachineGrid {
       blocks: [{ label: "", columns: machines.name.length, rows: 1, cell: (column) => column }],
       fill: (at) => paint[machines.state[at]] ?? colour("soft"),
       mark: (at) => (machines.name[at] === chosen ? outline : null),
-      tell: (at) => `${machines.name[at]}: ${machines.state[at]}${machines.job[at] ? `, job ${machines.job[at]}` : ""}${machines.reason[at] ? `, ${machines.reason[at]}` : ""}`,
+      tell: (at) => `${machines.name[at]}: ${machines.state[at]}${machines.job[at] ? `, job ${machines.job[at]}` : ""}${machines.role[at] ? `, role ${machines.role[at]}` : ""}${machines.reason[at] ? `, ${machines.reason[at]}` : ""}`,
     });
   }
 }
@@ -78,6 +78,7 @@ function oneMachine(machine) {
   const out = OUT.includes(machine.state);
   return [
     h("dl", { class: "facts" }, fact("State", state(machine.state)), machine.job ? fact("Job", jobLink(machine.job)) : null,
+      machine.role ? fact("Role", machine.role) : null,
       machine.reason ? fact("Because", machine.reason) : null, machine.scope ? fact("Kept from", machine.scope === "cluster" ? "every job" : "its job") : null,
       fact("Agent", machine.address || "none"), fact("Seen", seen(machine))),
     h("div", { class: "buttons" }, out ? releaseButton(machine) : evictButton(machine)),
@@ -87,7 +88,7 @@ function oneMachine(machine) {
 export const fact = (name, value) => h("div", { class: "pair" }, h("dt", {}, name), h("dd", {}, value));
 
 const evictButton = (machine) =>
-  h("button", { type: "button", class: "danger", "data-key": `evict ${machine.name}`, onclick: async () => (await askEvict(machine.name, machine.job)) && done() }, "Evict…");
+  h("button", { type: "button", class: "danger", "data-key": `evict ${machine.name}`, onclick: async () => (await askEvict(machine.name, machine.job, machine.role)) && done() }, "Evict…");
 
 const releaseButton = (machine) =>
   h("button", { type: "button", "data-key": `release ${machine.name}`, onclick: async () => (await askRelease(machine.name, machine.reason)) && done() }, "Release…");
@@ -101,7 +102,7 @@ const machineLink = (name) => h("a", { href: `#/machines/${encodeURIComponent(na
 
 function machineTable(rows) {
   return table("All machines", ["Machine", "State", "Job", "Agent", "Seen"],
-    rows.map((row) => [machineLink(row.name), state(row.state), row.job ? jobLink(row.job) : "", row.address, seen(row)]), "none");
+    rows.map((row) => [machineLink(row.name), state(row.state), row.job ? [jobLink(row.job), row.role ? ` (${row.role})` : ""] : "", row.address, seen(row)]), "none");
 }
 
 const LINKS = { evict: machineLink, release: machineLink, approve: incidentLink, refuse: incidentLink, submit: jobLink, pause: jobLink, resume: jobLink, stop: jobLink, update: jobLink };
