@@ -22,11 +22,16 @@ from tests.e2e.waiting import DEADLINE_S, wait_for
 MINUTES = 10
 
 
-def submit(site: Site, name: str, example: str) -> None:
-    """Submit an example with roles as it is, without an end."""
+def submit(site: Site, name: str, example: str, **own: int) -> None:
+    """Submit an example with roles as it is, without an end; ``own``: machines that roles have for themselves."""
     folder: Path = EXAMPLES / example
     spec = jobfile.read(folder / "job.yaml")
-    site.have_standbys(spec.machines + 1)
+    roles = {
+        role: known.model_copy(update={"own_machines": own.get(role, 0)})
+        for role, known in spec.roles.items()
+    }
+    spec = spec.model_copy(update={"roles": roles})
+    site.have_standbys(spec.machines + (3 * sum(own.values()) or 1))  # two more in the place of each
     spec = spec.model_copy(update={"name": name, "code": str(folder), "args": ("--steps", "100000")})
     body = {
         "spec": spec.model_dump(mode="json"),
@@ -149,6 +154,39 @@ def test_replicas_of_a_lost_machine_are_placed_on_others(site: Site, name: str) 
     now = {p["index"]: p["pid"] for p in roles.role("rollout")["places"]}
     assert {index: now[index] for index in kept} == kept
     assert {p["generation"] for p in roles.role("rollout")["places"] if p["index"] not in kept} == {2}
+
+
+@pytest.mark.thorough
+def test_machines_of_a_roles_own_come_and_go_and_the_trainer_loses_no_step(site: Site, name: str) -> None:
+    """One dies, the replacement is evicted by hand, and a stop gives the others back."""
+    submit(site, name, "rl", rollout=1)
+    roles = Roles(site, name)
+
+    def own() -> list[str]:
+        return [each.name for each in site.ledger.machines(MachineState.ACTIVE, name, role="rollout")]
+
+    def on_own(machine: str) -> bool:
+        return own() == [machine] and {each["machine"] for each in roles.role("rollout")["places"]} == {
+            machine
+        }
+
+    wait_for(roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout"))
+    before, (first,) = roles.trainer(), own()
+    assert on_own(first)
+    assert first not in site.job(name).machines
+    site.fault("kill-machine", first)
+    wait_for(roles.told, lambda: own() not in ([], [first]) and roles.all_run("rollout") and on_own(own()[0]))
+    (second,) = own()
+    at_step = roles.step()
+    answer = site.http.post(f"/v1/machines/{second}/evict", json={"reason": "test"})
+    assert answer.is_success, answer.text
+    wait_for(roles.told, lambda: site.ledger.machine(second).state is MachineState.CORDONED)
+    wait_for(roles.told, lambda: own() != [] and roles.all_run("rollout") and on_own(own()[0]))
+    wait_for(roles.told, lambda: roles.step() > at_step + 20)
+    require_the_trainer_went_on(roles, before, name)
+    answer = site.http.post(f"/v1/jobs/{name}/stop")
+    assert answer.is_success, answer.text
+    wait_for(roles.told, lambda: site.ledger.machines(job=name) == [])
 
 
 @pytest.mark.thorough
