@@ -127,12 +127,13 @@ class OwnMachines:
         return {role: number for role, number in wanted.items() if mine.count(role) < number}
 
     async def _others_first(self, job: Job) -> bool:
-        """Return whether ranks need the standbys more: a job recovers, is worked on, or waits for a machine."""
+        """Return whether ranks need the standbys more: a recovery is worked on, or a job waits for a machine."""
         site = self._site
-        if any(each.state is JobState.RECOVERING for each in site.fleet.jobs.values()):
-            return True
-        if await asyncio.to_thread(site.ledger.acting, job.name, evidence=False) is not None:
-            return True
+        recovers = [each.name for each in site.fleet.jobs.values() if each.state is JobState.RECOVERING]
+        for name in (job.name, *recovers):
+            # One that waits for a person may stay in recovery for days.
+            if await asyncio.to_thread(site.ledger.acting, name, evidence=False) is not None:
+                return True
         waits = await asyncio.to_thread(site.ledger.waits)
         return any(wait.missing is Missing.STANDBY and not wait.runs_on for wait in waits)
 

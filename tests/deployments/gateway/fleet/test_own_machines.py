@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.fleet.launch import seat
-from holdfast.models.alert import AlertKind, IncidentClass
+from holdfast.models.alert import AlertKind, Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec, JobState, Mode
 from holdfast.models.machine import MachineState
 from holdfast.models.roles import RoleSpec
@@ -280,6 +280,22 @@ async def test_ranks_have_the_first_choice_of_standbys(kit: Kit) -> None:
     (incident,) = kit.incidents()
     assert incident.incident_class is IncidentClass.JOB_CRASH
     kit.close_incident(incident.id)
+    await own_tick(kit)
+    assert of_role(kit) == ["m2", "m8"]
+
+
+async def test_a_job_that_waits_for_a_person_keeps_no_standby_from_a_role(kit: Kit) -> None:
+    """It may stay in recovery for days; while its recovery is worked on, it comes first."""
+    await running(kit, machines=4)
+    kit.ledger.add_job(SPEC.model_copy(update={"name": "other", "roles": {}}), "v1")
+    kit.ledger.set_job("other", state=JobState.RECOVERING)
+    found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=1.0, reasons=("it fell",))
+    incident = kit.ledger.open_incident("other", found, 1, [], kit.clock.now())
+    await kit.alert(kind="machine_lost", machine="m3", incarnation="i1")
+    await kit.register("m8")
+    await own_tick(kit)
+    assert of_role(kit) == ["m2"]
+    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
     await own_tick(kit)
     assert of_role(kit) == ["m2", "m8"]
 
