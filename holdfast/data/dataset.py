@@ -13,6 +13,7 @@ from holdfast.data.deal import Pick, picks, share
 from holdfast.data.files import File, Split
 from holdfast.data.listing import Catalog, Listing
 from holdfast.data.noticing import noticed
+from holdfast.data.patience import PATIENCE_S, PlacePatience
 from holdfast.data.plan import Part, Plan
 from holdfast.data.reader import Reader
 from holdfast.data.rows import Rows, cut
@@ -41,6 +42,7 @@ class Dataset:
         ranks: int | None = None,
         threads: int = 4,
         poll_s: float = 5.0,
+        patience_s: float = PATIENCE_S,
         waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
         agree: Agreement | None = None,
     ) -> None:
@@ -58,7 +60,9 @@ class Dataset:
             ranks: their number.
             threads: that read ahead.
             poll_s: seconds between listings while a followed source has nothing new.
-            waiting: entered while it waits so, such as ``lambda: session.phase("eval")``: no step is expected then.
+            patience_s: seconds for which a place that does not answer is asked again; 0: not at all.
+            waiting: entered while it waits for either, such as ``lambda: session.phase("eval")``: then no step is
+                expected.
             agree: default the process group's ranks.
 
         Raises:
@@ -71,6 +75,9 @@ class Dataset:
             raise SettingsError(
                 f"Dataset: rank = {rank}, ranks = {ranks}: expected a rank below their number, or neither"
             )
+        if not 0 <= patience_s < float("inf"):
+            raise SettingsError(f"Dataset: patience_s = {patience_s}: expected seconds, 0 or more")
+        self._patience_s = patience_s
         self.mix, self.batch, self.seed, self.epochs, self.lanes = as_mix(source), batch, seed, epochs, lanes
         kinds = {each.repeat for each in self.mix.sources.values() if not each.follow}
         if epochs not in (1, None) and kinds == {True, False}:
@@ -287,7 +294,9 @@ class Dataset:
 
     def grow(self) -> bool:
         """List again, together with all ranks; return whether there is anything new."""
-        listing = noticed(self.mix, self.listing, self._agreement(), self._threads)
+        listing = noticed(
+            self.mix, self.listing, self._agreement(), self._threads, PlacePatience(self._patience_s)
+        )
         if listing is self.listing:
             return False
         self.listing = listing
@@ -318,7 +327,9 @@ class Dataset:
     def _reading(self) -> Reader:
         if self._reader is None:
             self.prepare()
-            self._reader = Reader(list(self.mix.sources.values()), self._threads)
+            self._reader = Reader(
+                list(self.mix.sources.values()), self._threads, PlacePatience(self._patience_s), self._waiting
+            )
             self._hand_over(self._reader)
         return self._reader
 

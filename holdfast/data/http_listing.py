@@ -109,7 +109,7 @@ class HttpPlace:
             except httpx.HTTPError as error:
                 last = error
                 continue
-            if answer.status_code < 500:
+            if answer.status_code < 500 and answer.status_code not in _LATER:
                 return answer
             last = RuntimeError(f"status {answer.status_code}")
         raise UnavailableError(f"{url}: the server does not answer: {last}")
@@ -131,6 +131,10 @@ class HttpPlace:
 
     def _failed(self, url: str, answer: httpx.Response) -> SourceError:
         return SourceError(f"{url}: the server answers {answer.status_code} {answer.reason_phrase}")
+
+
+_LATER = {408, 429}
+"""Answers of a server that wants to be asked again, as all of 500 and above."""
 
 
 class _Bringer:

@@ -70,7 +70,7 @@ class LeaseBook:
 
         A book that has the same journal, in this process or another, does nothing more from then on.
         """
-        self._data = Dataset(source, 1, seed=seed, agree=Alone())
+        self._data = Dataset(source, 1, seed=seed, agree=Alone(), patience_s=0)
         self._length_s, self._clock = length_s, clock
         self._lock = threading.RLock()
         self._splits: list[tuple[str, File, Split]] = []
@@ -92,7 +92,7 @@ class LeaseBook:
             self._take_listing()
             if journal is None or self._begin_first(journal):
                 break
-            self._data = Dataset(source, 1, seed=seed, agree=Alone())
+            self._data = Dataset(source, 1, seed=seed, agree=Alone(), patience_s=0)
             self._splits, self._leases = [], Leases.of(())
 
     def grant(self, worker: str, have: tuple[int, ...] = ()) -> tuple[Lease, str, File, Split] | None:

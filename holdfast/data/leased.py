@@ -14,6 +14,7 @@ from holdfast import errors
 from holdfast.data.files import File, Split
 from holdfast.data.formats import format_of
 from holdfast.data.order import permuted
+from holdfast.data.patience import PlacePatience
 from holdfast.data.rows import Rows, cut, take
 from holdfast.data.source_order import key_of
 from holdfast.data.sources import Mix, Source, as_mix
@@ -67,7 +68,7 @@ class LeasedSplits:
             worker: a name that no other process has, now or earlier: host, process id and start time.
             batch: rows of a batch, at most.
             seed: of the shuffle within splits; the same for all workers.
-            patience_s: seconds to wait for a server that does not answer.
+            patience_s: seconds to wait for a server, or a place of data, that does not answer.
             poll_s: seconds between questions when all splits are leased to others.
             ca: file of the authority of the server's certificate.
         """
@@ -132,8 +133,12 @@ class LeasedSplits:
         listed_path, nbytes, version, when = file
         listed = File(listed_path, nbytes, version, datetime.fromisoformat(when) if when else None)
         path = f"{source.place.name.rstrip('/')}/{listed.path}"
-        with source.place.open(listed) as opened:
-            rows = self._formats[name][format_of(path, source.format)].read(opened, path, split)
+
+        def read() -> Rows:
+            with source.place.open(listed) as opened:
+                return self._formats[name][format_of(path, source.format)].read(opened, path, split)
+
+        rows = PlacePatience(self._patience_s).ask(read)
         if source.shuffle:
             key = key_of(f"{self._seed}/{name}", number)
             rows = take(rows, permuted(len(rows), key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from holdfast.data.agree import Agreement
@@ -9,11 +10,12 @@ from holdfast.data.at_once import each_of
 from holdfast.data.files import File, Indexed
 from holdfast.data.formats import TABLES, Format, format_of, lacks
 from holdfast.data.listing import Listing
+from holdfast.data.patience import PlacePatience
 from holdfast.data.sources import Mix
 from holdfast.errors import SourceError
 
 
-def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int) -> Listing:
+def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int, patience: PlacePatience) -> Listing:
     """Return the listing with what is new by now; the same one, where nothing is.
 
     After the first time only sources that are followed are listed.
@@ -25,7 +27,9 @@ def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int) -> Listi
 
     def news() -> Mapping[str, Sequence[File]]:
         asked = {name: each for name, each in mix.sources.items() if each.follow or not listing.groups}
-        return listing.news(mix, {name: each.listing() for name, each in asked.items()})
+        if not listing.groups:  # a wrong address shows at once, as all else that is wrong then
+            return listing.news(mix, {name: each.listing() for name, each in asked.items()})
+        return listing.news(mix, {name: patience.ask(each.listing) for name, each in asked.items()})
 
     fresh = agree.one(news)
     if not any(fresh.values()):
@@ -34,7 +38,7 @@ def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int) -> Listi
         (name, file) for name, files in fresh.items() for file in sorted(files, key=lambda each: each.path)
     ]
     first = _first(mix, listing, flat)
-    parts = agree.each(lambda: _indexed(mix, flat[agree.rank :: agree.ranks], first, threads))
+    parts = agree.each(lambda: _indexed(mix, flat[agree.rank :: agree.ranks], first, threads, patience))
     more: dict[str, list[Indexed]] = {name: [] for name in fresh}
     for number, (name, _) in enumerate(flat):
         more[name].append(parts[number % agree.ranks][number // agree.ranks])
@@ -84,11 +88,18 @@ def _wanted(
 
 
 def _indexed(
-    mix: Mix, files: Sequence[tuple[str, File]], first: Mapping[str, Sequence[File]], threads: int
+    mix: Mix,
+    files: Sequence[tuple[str, File]],
+    first: Mapping[str, Sequence[File]],
+    threads: int,
+    patience: PlacePatience,
 ) -> list[Indexed]:
     formats = {name: each.formats() for name, each in mix.sources.items()}
     asked = {name for name, _ in files}
-    wanted = {name: _wanted(mix, name, first[name], formats[name]) for name in asked}
+    wanted = {
+        name: patience.ask(functools.partial(_wanted, mix, name, first[name], formats[name]))
+        for name in asked
+    }
 
     def index(given: tuple[str, File]) -> Indexed:
         name, file = given
@@ -105,4 +116,4 @@ def _indexed(
             raise SourceError(told)
         return Indexed(file, tuple(splits))
 
-    return list(each_of(index, files, threads))
+    return list(each_of(lambda given: patience.ask(functools.partial(index, given)), files, threads))

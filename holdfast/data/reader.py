@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from holdfast.data.deal import Pick
 from holdfast.data.formats import format_of
 from holdfast.data.listing import Catalog
+from holdfast.data.patience import PlacePatience
 from holdfast.data.plan import Plan, Take
 from holdfast.data.rows import Rows, concat, cut, take
 from holdfast.data.source_order import Stretch
@@ -21,6 +23,8 @@ from holdfast.errors import UnavailableError
 K = TypeVar("K")
 CHUNK = 4096
 """Samples of a lane that are put together at once."""
+LOOK_S = 0.5
+"""Between looks whether rows that are waited for are with a place that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,18 @@ class _Chunk:
 class Reader:
     """Reads samples by their places in lanes."""
 
-    def __init__(self, sources: Sequence[Source], threads: int) -> None:
-        """Read ``sources``, in their order in the plan, with ``threads`` beside the caller's."""
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        threads: int,
+        patience: PlacePatience,
+        waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """Read ``sources``, in their order in the plan, with ``threads`` beside the caller's.
+
+        ``waiting`` is entered while rows are waited for that a place which does not answer has.
+        """
+        self._patience, self._waiting = patience, waiting
         self._sources = sources
         self._formats = [each.formats() for each in sources]
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-data")
@@ -59,6 +73,7 @@ class Reader:
 
     def close(self) -> None:
         """Read no more."""
+        self._patience.end()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _parts(self, pick: Pick) -> Iterable[Rows]:
@@ -76,19 +91,37 @@ class Reader:
         start = first - first % CHUNK
         known = self._plan.known(lane, start + CHUNK)
         if known <= first:  # a growing order that does not fill the chunk yet
-            return _Chunk(first, last, self._read(Pick(lane, first, last)))
+            return _Chunk(first, last, self._awaited(self._begin(lane, first, last)))
         chunk = self._ahead.pop((lane, start), None) or self._begin(lane, start, known)
         following = self._plan.known(lane, known + CHUNK)
         if known == start + CHUNK and following > known and (lane, known) not in self._ahead:
             self._ahead[lane, known] = self._begin(lane, known, following)
         for old in [each for each in self._ahead if each[0] == lane and each[1] != known]:
             del self._ahead[old]
+        before = chunk.done()
         try:
-            rows = chunk.result()
-        except UnavailableError:  # when it was read ahead, perhaps long ago: the place may answer now
-            rows = self._read(Pick(lane, start, known))
+            rows = self._awaited(chunk)
+        except UnavailableError:
+            # When it was read ahead, perhaps long ago: the place may answer now.
+            if not self._patience.seconds:
+                rows = self._read(Pick(lane, start, known))
+            elif before:
+                rows = self._awaited(self._begin(lane, start, known))
+            else:
+                raise
         found = self._held[lane] = _Chunk(start, known, rows)
         return found
+
+    def _awaited(self, chunk: Future[Rows]) -> Rows:
+        """Return rows when they are read."""
+        with ExitStack() as stack:
+            told = False
+            while not chunk.done():
+                wait((chunk,), LOOK_S)
+                if not told and self._patience.away and not chunk.done():
+                    stack.enter_context(self._waiting())
+                    told = True
+            return chunk.result()
 
     def _begin(self, lane: int, first: int, last: int) -> Future[Rows]:
         return self._pool.submit(self._read, Pick(lane, first, last))
@@ -122,9 +155,12 @@ class Reader:
         file, split = self._catalogs[source].splits[number]
         of = self._sources[source]
         path = f"{of.place.name.rstrip('/')}/{file.path}"
-        with of.place.open(file) as opened:
-            rows = self._formats[source][format_of(path, of.format)].read(opened, path, split)
-        return of.decoded(rows, path)
+
+        def read() -> Rows:
+            with of.place.open(file) as opened:
+                return self._formats[source][format_of(path, of.format)].read(opened, path, split)
+
+        return of.decoded(self._patience.ask(read), path)
 
 
 class _Kept(Generic[K]):

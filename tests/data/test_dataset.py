@@ -440,7 +440,7 @@ def test_a_place_that_did_not_answer_while_it_was_read_ahead_is_asked_again(
     monkeypatch.setattr("holdfast.data.reader.CHUNK", 10)
     for hour in range(6):
         write(tmp_path / f"dt=2026-11-24/hour={hour:02d}" / "a.jsonl", list(range(hour * 10, hour * 10 + 10)))
-    dataset = data.Dataset(data.folder(tmp_path), 5, lanes=1, threads=1)
+    dataset = data.Dataset(data.folder(tmp_path), 5, lanes=1, threads=1, patience_s=0)
     dataset.prepare()
     opened, answers = FolderPlace.open, iter([True, True, False, True, False])
 
