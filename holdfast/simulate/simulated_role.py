@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field, model_validator
 
 from holdfast.models.base import Duration, Given
+from holdfast.models.role_rules import no_room, problem
 from holdfast.models.roles import (
     MOST_REPLICAS,
     TRAINER,
@@ -15,8 +16,6 @@ from holdfast.models.roles import (
     RoleName,
     RoleSpec,
     WithTrainer,
-    no_room,
-    problem,
 )
 
 DAY_H = 24.0
