@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.models.roles import TRAINER, RoleKind, RoleSpec
+from holdfast.models.roles import MACHINE, TRAINER, RoleKind, RoleSpec
 
 
 def problem(roles: Mapping[str, RoleSpec]) -> str:
@@ -26,6 +26,11 @@ def no_room(roles: Mapping[str, RoleSpec], machines: int) -> str:
         if role.machines > machines:
             return f"roles.{name}.machines = {role.machines}: the job has {machines}"
         carriers = role.own_machines or role.machines or machines
+        if role.spread == MACHINE and role.spread_required and role.replicas > carriers:
+            return (
+                f"roles.{name}.replicas = {role.replicas}: no two of them may share a machine (spread_required), and "
+                f"there are {carriers}"
+            )
         if role.per_machine and role.replicas > (room := carriers * role.per_machine):
             return (
                 f"roles.{name}.replicas = {role.replicas}: there is room for {room} "

@@ -7,14 +7,17 @@ processes that agents start on the job's machines and restart one by one.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen, Given
 from holdfast.models.environment import Arguments, Environment
+from holdfast.models.location import LevelName
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version, VersionOrNone
 
+MACHINE = "machine"
+"""The level at which each machine is a domain of its own."""
 TRAINER = "trainer"
 """The role of the job's ranks."""
 RoleName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
@@ -97,6 +100,13 @@ class RoleSpec(Given):
         description="Machines of its own, which carry no ranks; 0: its replicas run beside the ranks.",
     )
     per_machine: int = Field(0, ge=0, description="Most replicas on one machine; 0: any number.")
+    spread: Literal[""] | LevelName = Field(
+        "",
+        description="Level of domains (machine, rack, switch) over which its replicas are spread first.",
+    )
+    spread_required: bool = Field(
+        False, description="No two replicas in one domain: one without a domain of its own waits."
+    )
     cpus: int = Field(1, ge=1, description="Threads that a replica computes with (OMP_NUM_THREADS).")
     gpus: tuple[int, ...] | None = Field(
         None, description="Indices of the machine's GPUs that its replicas see; none: all."
@@ -108,6 +118,12 @@ class RoleSpec(Given):
     stop_grace_s: float = Field(
         1.0, ge=0, le=MAX_GRACE_S, description="Seconds between SIGTERM and SIGKILL when it is stopped."
     )
+
+    @model_validator(mode="after")
+    def _spread_over_something(self) -> RoleSpec:
+        if self.spread_required and not self.spread:
+            raise ValueError("spread_required: expected a level in `spread`, such as machine, rack or switch")
+        return self
 
 
 class ReplicaPlace(Frozen):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.models.location import Location
 from holdfast.models.roles import (
     TRAINER,
     Member,
@@ -48,6 +49,8 @@ class RoleFacts:
     """Replicas whose machine serves their role no longer, and which may still run there."""
     lasting: frozenset[ReplicaKey] = frozenset()
     """Replicas whose present run has lasted for as long as a good one does."""
+    locations: Mapping[str, Location] = field(default_factory=dict)
+    """Domains by level of these machines, and of those where replicas linger."""
     own: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Machines in service that a role has for itself, by role."""
 
@@ -97,6 +100,7 @@ def decide(facts: RoleFacts, before: PlacesOfJob) -> Decided:
             facts.now,
             {each.index for each in own if key_of(each) in facts.lingering},
             _ending(name, own, reports),
+            _domains(facts, facts.roles[name].spread),
         )
         load = others + Counter(each.machine for each in placed.places)
         result = result.with_role(name, placed.places)
@@ -136,6 +140,12 @@ def _ending(role: str, places: Sequence[ReplicaPlace], reports: Reports) -> froz
         for (name, index, _, _), report in reports.items()
         if name == role and index not in placed and report.phase in live
     )
+
+
+def _domains(facts: RoleFacts, level: str) -> dict[str, str]:
+    """Return the domain of each machine at a level, as far as it is known."""
+    found = ((machine, where.get(level, "")) for machine, where in facts.locations.items() if level)
+    return {machine: domain for machine, domain in found if domain}
 
 
 def _report(place: ReplicaPlace, reports: Reports) -> ReplicaState | None:

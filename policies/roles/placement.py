@@ -29,6 +29,7 @@ def place(  # noqa: PLR0917
     now: float = 0.0,
     lingering: Collection[int] = (),
     ending: Collection[int] = (),
+    domains: Mapping[str, str] | None = None,
 ) -> RolePlaces:
     """Return where each replica of ``name`` belongs.
 
@@ -44,6 +45,7 @@ def place(  # noqa: PLR0917
         lingering: indices whose machine serves no longer, and which may still run there: they are placed once they
             are known to have ended.
         ending: indices without a place that still run on a machine, whose agent ends them: likewise.
+        domains: of each machine at the role's level of ``spread``; one that is not known is a domain of its own.
     """
     known, serving = {each.index: each for each in before}, frozenset(machines)
     kept = {
@@ -62,7 +64,7 @@ def place(  # noqa: PLR0917
     missing = [index for index in range(role.replicas) if index not in kept and index not in ending]
     if not missing:
         return RolePlaces(tuple(kept[index] for index in sorted(kept)))
-    room = _Room(role, machines, (each.machine for each in kept.values()), load or {})
+    room = _Room(role, machines, (each.machine for each in kept.values()), load or {}, domains or {})
     unplaced = []
     for index in missing:
         old = known.get(index)
@@ -103,16 +105,32 @@ def _stays(place: ReplicaPlace, role: RoleSpec, serving: Collection[str], epoch:
     return role.with_trainer is WithTrainer.STAY or place.epoch == epoch
 
 
+_Entry = tuple[int, int, int, int]
+"""Replicas of the role in the machine's domain, and on it; those of others on it; and its number."""
+
+
 class _Room:
-    """Machines by how full they are: the one with the fewest replicas of this role first, then of others."""
+    """Machines by how full they are: where the fewest replicas of this role are, in the domain and on the machine.
+
+    Then where the fewest of others are.
+    """
 
     def __init__(
-        self, role: RoleSpec, machines: Sequence[str], taken: Iterable[str], of_others: Mapping[str, int]
+        self,
+        role: RoleSpec,
+        machines: Sequence[str],
+        taken: Iterable[str],
+        of_others: Mapping[str, int],
+        domains: Mapping[str, str],
     ) -> None:
         self._role = role
         self._machines = machines
         self._taken = Counter(dict.fromkeys(machines, 0))
-        self._taken.update(machine for machine in taken if machine in self._taken)
+        there = list(taken)
+        self._taken.update(machine for machine in there if machine in self._taken)
+        self._domains = domains
+        # Those that end on a machine that serves no longer count as well: its domain may serve.
+        self._in_domain = Counter(map(self._domain, there))
         self._others = of_others
         self._used = sum(1 for number in self._taken.values() if number)
         self._heap = [self._entry(at) for at in range(len(machines))]
@@ -120,12 +138,15 @@ class _Room:
 
     def take(self, tried: Collection[str]) -> str | None:
         """Take the emptiest machine; one that was ``tried`` only if there is no other. None: there is no room."""
-        passed: list[tuple[int, int, int]] = []
-        found: tuple[int, int, int] | None = None
+        passed: list[_Entry] = []
+        found: _Entry | None = None
         while self._heap:
             entry = heapq.heappop(self._heap)
+            if entry != (now := self._entry(entry[-1])):  # another machine of its domain was taken meanwhile
+                heapq.heappush(self._heap, now)
+                continue
             passed.append(entry)
-            if not self._is_full(entry) and self._machines[entry[2]] not in tried:
+            if not self._is_full(entry) and self._machines[entry[-1]] not in tried:
                 found = entry
                 break
         if found is None:  # the first of those that were tried
@@ -135,17 +156,27 @@ class _Room:
                 heapq.heappush(self._heap, entry)
         if found is None:
             return None
-        machine = self._machines[found[2]]
+        machine = self._machines[found[-1]]
         self._used += not self._taken[machine]
         self._taken[machine] += 1
-        heapq.heappush(self._heap, self._entry(found[2]))
+        self._in_domain[self._domain(machine)] += 1
+        heapq.heappush(self._heap, self._entry(found[-1]))
         return machine
 
-    def _entry(self, at: int) -> tuple[int, int, int]:
-        machine = self._machines[at]
-        return self._taken[machine], self._others.get(machine, 0), at
+    def _domain(self, machine: str) -> tuple[str, ...]:
+        """Return the domain of a machine; one that is not known is its own, and shares no name with any other."""
+        known = self._domains.get(machine)
+        return (machine, "") if known is None else (known,)
 
-    def _is_full(self, entry: tuple[int, int, int]) -> bool:
+    def _entry(self, at: int) -> _Entry:
+        machine = self._machines[at]
+        near = self._in_domain[self._domain(machine)] if self._role.spread else 0
+        return near, self._taken[machine], self._others.get(machine, 0), at
+
+    def _is_full(self, entry: _Entry) -> bool:
         """Whether it has no room for this role any more."""
         limit, most = self._role.per_machine, self._role.machines
-        return bool(limit and entry[0] >= limit) or bool(most and self._used >= most and not entry[0])
+        near, taken = entry[:2]
+        if self._role.spread_required and near:
+            return True
+        return bool(limit and taken >= limit) or bool(most and self._used >= most and not taken)

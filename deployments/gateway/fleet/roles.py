@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -20,8 +20,10 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.location import Location
 from holdfast.models.machine import Machine
 from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
+from holdfast.policies.pool.topology import locate
 from holdfast.policies.roles.crowding import crowded
 from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
 from holdfast.policies.roles.order import waits_for
@@ -255,6 +257,14 @@ class Roles:
         mine = (each.name for each in self._site.fleet.of_roles(job.name) if each.role == role)
         return {"wanted": job.spec.roles[role].own_machines, "names": list(mine)}
 
+    def _locations(self, job: Job, machines: Iterable[str]) -> Mapping[str, Location]:
+        """Return where these machines are, if any role asks for it."""
+        if not any(role.spread for role in job.spec.roles.values()):
+            return {}
+        known = self._site.fleet.machines
+        here = (name for name in machines if name in known)
+        return {name: locate(name, known[name].location, self._site.policy) for name in here}
+
     def _runs(self, job: Job) -> bool:
         if job.name in self._starting:
             return True
@@ -310,6 +320,9 @@ class Roles:
             reports={name: self._reported(name, job.name) for name in (*serving, *chain(*own.values()))},
             trained=any(rank.steps_done for _, run in site.fleet.runs(job) for rank in run.ranks),
             now=site.clock.now(),
+            locations=self._locations(
+                job, {*machines, *chain(*own.values()), *(each.machine for each in before.places)}
+            ),
         )
         stay = {name: frozenset(facts.carriers(name)) for name in job.spec.roles}
         stands = {key_of(each): each.machine in stay.get(each.role, ()) for each in before.places}

@@ -288,6 +288,25 @@ async def test_a_role_with_more_threads_than_cores_is_told_of(kit: Kit) -> None:
     assert await told(2, 3) == ""
 
 
+async def test_replicas_are_kept_in_domains_of_their_own(kit: Kit) -> None:
+    """By what is known of their places: m0 and m1 share a rack, so the second replica waits until they do not."""
+    job = await kit.running_job()
+    kit.ledger.locate({name: {"rack": "r1"} for name in ("m0", "m1")})
+    apart = ROLLOUT.model_copy(update={"spread": "rack", "spread_required": True})
+    kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"roles": {"rollout": apart}}))
+    machines = Machines(kit)
+    for _ in range(2):
+        await machines.beat("m0", "m1", "m2")
+    assert machines.on("m0") == [("rollout", 0, 1)]
+    assert machines.on("m1") == []
+    (role,) = (await kit.get(f"/v1/jobs/{JOB}/history"))["status"]["roles"]
+    assert role["unplaced"] == 1
+    kit.ledger.locate({"m1": {"rack": "r2"}})
+    await machines.look()
+    await machines.beat("m1")
+    assert machines.on("m1") == [("rollout", 1, 1)]
+
+
 async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
     """Up, down to none, and never one that is not there."""
     machines = await with_roles(kit, rollout=ROLLOUT)
