@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from holdfast.models.roles import PlacesOfJob, RoleSpec, no_room
+from holdfast.models.role_rules import no_room
+from holdfast.models.roles import PlacesOfJob, RoleSpec
 from holdfast.policies.roles.decide import RoleFacts, decide
 from holdfast.policies.roles.placement import RolePlaces, place
 
@@ -109,3 +110,4 @@ def test_what_cannot_be_is_refused() -> None:
     apart = RoleSpec(script="r.py", replicas=3, spread="machine", spread_required=True)
     assert "no two of them may share a machine (spread_required), and there are 2" in no_room({"r": apart}, 2)
     assert not no_room({"r": apart}, 3)
+    assert "there are 2" in no_room({"r": apart.model_copy(update={"own_machines": 2})}, 8)
