@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from holdfast.deployments.gateway.fleet import role_incidents
+from holdfast.deployments.gateway.fleet import role_incidents, role_view
 from holdfast.deployments.gateway.fleet.role_plans import plans
 from holdfast.deployments.gateway.fleet.role_times import RoleTimes
 from holdfast.deployments.gateway.site import Site, log
@@ -24,7 +24,6 @@ from holdfast.models.location import Location
 from holdfast.models.machine import Machine
 from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
 from holdfast.policies.pool.topology import locate
-from holdfast.policies.roles.crowding import crowded
 from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
 from holdfast.policies.roles.order import waits_for
 
@@ -218,44 +217,22 @@ class Roles:
 
     def view(self, job: Job) -> list[dict[str, Any]]:
         """Return the roles of a job as people see them."""
-        decided, times, found = self._decided.get(job.name), self.times.of(job.name), []
-        for name, role in job.spec.roles.items():
-            if name == TRAINER:
-                continue
-            rows = [
-                _row(
-                    each.machine,
-                    each.asked,
-                    self._report(each.machine, job, name, each.index, each.generation),
-                    lingers=decided is not None and key_of(each) in decided.lingering,
-                )
-                | {"index": each.index, "generation": each.generation}
-                for each in (decided.places.of(name) if decided is not None else ())
-            ]
-            own = self._own(job, name)
-            carriers = own["names"] if role.own_machines else job.machines
-            found.append(
-                {
-                    "name": name,
-                    "kind": role.kind.value,
-                    "replicas": role.replicas,
-                    "running": sum(1 for row in rows if row["phase"] == "running"),
-                    "ready": decided is not None and name in decided.ready,
-                    "restarts": sum(row["restarts"] for row in rows),
-                    "waits_for": list(decided.waits.get(name, ())) if decided is not None else [],
-                    "unplaced": len(decided.unplaced.get(name, ())) if decided is not None else 0,
-                    "share": times[name].share if name in times else None,
-                    "crowded": crowded(name, role, carriers, self._cores),
-                    "own_machines": own,
-                    "places": rows,
-                }
-            )
-        return found
+        times = self.times.of(job.name)
+        return role_view.rows(
+            job,
+            self._decided.get(job.name),
+            report=lambda place: self._report(place.machine, job, *key_of(place)),
+            shares={name: each.share for name, each in times.items()},
+            own=self._own(job),
+            cores=self._cores,
+        )
 
-    def _own(self, job: Job, role: str) -> dict[str, Any]:
-        """Return how many machines a role wants for itself, and those that it has."""
-        mine = (each.name for each in self._site.fleet.of_roles(job.name) if each.role == role)
-        return {"wanted": job.spec.roles[role].own_machines, "names": list(mine)}
+    def _own(self, job: Job) -> dict[str, list[str]]:
+        """Return the machines that each role has for itself, in service or not."""
+        found: dict[str, list[str]] = {}
+        for each in self._site.fleet.of_roles(job.name):
+            found.setdefault(each.role, []).append(each.name)
+        return found
 
     def _locations(self, job: Job, machines: Iterable[str]) -> Mapping[str, Location]:
         """Return where these machines are, if any role asks for it."""
@@ -400,22 +377,6 @@ def _orders(plan: RolePlan, job: str, place: ReplicaPlace) -> bool:
         if part.job == job
         for each in part.replicas
     )
-
-
-def _row(machine: str, asked: str, report: ReplicaState | None, *, lingers: bool) -> dict[str, Any]:
-    phase = "failed" if asked else report.phase.value if report is not None else "starting"
-    why = asked or (report.why if report is not None else "")
-    if lingers:
-        phase = "leaving"
-        why = f"{machine} is out of service: it is placed elsewhere once it has surely ended there"
-    return {
-        "machine": machine,
-        "phase": phase,
-        "pid": report.pid if report is not None else 0,
-        "address": report.address if report is not None else "",
-        "restarts": report.restarts if report is not None else 0,
-        "why": why,
-    }
 
 
 def _log_changes(job: Job, before: PlacesOfJob, after: PlacesOfJob) -> None:
