@@ -52,6 +52,7 @@ class SimAgent(Agent):
         self.standing = Standing(lambda: site.scheduler.now)
         client = Client(site.network, process, 3.0)
         self._parts = HeartbeatParts()
+        self._cores = 8
         self._reporter = Reporter(
             ",".join(site.settings.gateways),
             site.secret,
