@@ -102,13 +102,10 @@ class Reader:
         try:
             rows = self._awaited(chunk)
         except UnavailableError:
-            # When it was read ahead, perhaps long ago: the place may answer now.
-            if not self._patience.seconds:
-                rows = self._read(Pick(lane, start, known))
-            elif before:
-                rows = self._awaited(self._begin(lane, start, known))
-            else:
-                raise
+            if self._patience.seconds and not before:
+                raise  # it was asked for all that time until now
+            # It was read ahead, perhaps long ago: the place may answer now.
+            rows = self._awaited(self._begin(lane, start, known))
         found = self._held[lane] = _Chunk(start, known, rows)
         return found
 

@@ -31,6 +31,8 @@ TICK_S = 0.2
 READY_S = 20.0
 """A trainer waits so long for the roles that it needs: the person who submits it waits too."""
 _NOTHING = RolePlan()
+_LIVE = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
+"""A replica has a process, or will have one where it is."""
 _GIVEN = 8
 
 
@@ -223,16 +225,9 @@ class Roles:
             self._decided.get(job.name),
             report=lambda place: self._report(place.machine, job, *key_of(place)),
             shares={name: each.share for name, each in times.items()},
-            own=self._own(job),
+            own=_by_role(self._site.fleet.of_roles(job.name)),
             cores=self._cores,
         )
-
-    def _own(self, job: Job) -> dict[str, list[str]]:
-        """Return the machines that each role has for itself, in service or not."""
-        found: dict[str, list[str]] = {}
-        for each in self._site.fleet.of_roles(job.name):
-            found.setdefault(each.role, []).append(each.name)
-        return found
 
     def _locations(self, job: Job, machines: Iterable[str]) -> Mapping[str, Location]:
         """Return where these machines are, if any role asks for it."""
@@ -284,10 +279,7 @@ class Roles:
         site = self._site
         machines = [name for name in job.machines if name in site.fleet.machines]
         serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
-        own: dict[str, list[str]] = {}
-        for each in site.fleet.of_roles(job.name):
-            if each.serves(job.name):
-                own.setdefault(each.role, []).append(each.name)
+        own = _by_role(each for each in site.fleet.of_roles(job.name) if each.serves(job.name))
         facts = RoleFacts(
             roles=job.spec.roles,
             machines=serving,
@@ -332,12 +324,8 @@ class Roles:
         plan = self._plans.get(name, _NOTHING)
         if self._goes_by.get(name) != (machine.incarnation, plan.version):
             return False
-        live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
-        incarnation, states = self._reports.get(name, ("", ()))
-        reported = states if incarnation == machine.incarnation else ()
-        return not any(part.replicas for part in plan.jobs) and not any(
-            each.phase in live for each in reported
-        )
+        ordered = any(part.replicas for part in plan.jobs)
+        return not ordered and not any(each.phase in _LIVE for each in self._states(name))
 
     def _may_run(self, job: Job, place: ReplicaPlace) -> bool:
         """Return whether a replica may still run on a machine that serves its role no longer.
@@ -353,20 +341,30 @@ class Roles:
         if self._goes_by.get(name) != (machine.incarnation, plan.version) or _orders(plan, job.name, place):
             return True
         report = self._report(name, job, *key_of(place))
-        return report is not None and report.phase in (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
+        return report is not None and report.phase in _LIVE
 
     def _reported(self, machine: str, job: str) -> Sequence[ReplicaState]:
+        """Return what a machine reported last of a job's replicas."""
+        return [each for each in self._states(machine) if each.job == job]
+
+    def _states(self, machine: str) -> Sequence[ReplicaState]:
         """Return the newest report of a machine's present incarnation."""
         incarnation, states = self._reports.get(machine, ("", ()))
         known = self._site.fleet.machines.get(machine)
-        if known is None or known.incarnation != incarnation:
-            return ()
-        return [each for each in states if each.job == job]
+        return () if known is None or known.incarnation != incarnation else states
 
     def _report(self, machine: str, job: Job, role: str, index: int, generation: int) -> ReplicaState | None:
         wanted = (role, index, generation)
         reported = self._reported(machine, job.name)
         return next((each for each in reported if (each.role, each.index, each.generation) == wanted), None)
+
+
+def _by_role(machines: Iterable[Machine]) -> dict[str, list[str]]:
+    """Return the names of machines that roles have for themselves, by role."""
+    found: dict[str, list[str]] = {}
+    for each in machines:
+        found.setdefault(each.role, []).append(each.name)
+    return found
 
 
 def _orders(plan: RolePlan, job: str, place: ReplicaPlace) -> bool:

@@ -27,8 +27,10 @@ def repeated_s(alert: Alert, machines: Iterable[Machine]) -> float:
     A machine's agent reports a notice again while it stands: where no move came of it and one can be tried, it is taken
     as a new one at once. The machine's time is short, and the standby that was missing may be there.
     """
+    if alert.kind is not AlertKind.PLANNED_MOVE:
+        return FOR_S  # and no look at a thousand machines for each alert of a storm
     spare = any(each.state is MachineState.STANDBY and each.name != alert.machine for each in machines)
-    return 0.0 if alert.kind is AlertKind.PLANNED_MOVE and spare else FOR_S
+    return 0.0 if spare else FOR_S
 
 
 class Deduplicator:
