@@ -9,7 +9,7 @@ BENCH_VENV := .bench-venv
 TOOLS_VENV := .tools-venv
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images prefect-schema sbom clean
+.PHONY: help setup demo test test-thorough test-frameworks test-gpu e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images prefect-schema sbom clean
 .DEFAULT_GOAL := help
 # Compiled once, not by each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,6 +19,7 @@ help:
 	@echo 'make test   all tests'
 	@echo 'make test-thorough  what it leaves out, mostly more cases of the same kinds: hours'
 	@echo 'make test-frameworks  kill and resume with training libraries too large for every run (a venv of 3 GB)'
+	@echo 'make test-gpu  on a machine with an NVIDIA GPU: saves, restores, checks, faults and readings of a real one'
 	@echo 'make e2e-slurm  a job on a real Slurm cluster of six nodes (apt-get install slurm-wlm munge), and three faults'
 	@echo 'make e2e-kubernetes  the same on a real Kubernetes control plane (built once from Debian sources: minutes)'
 	@echo 'make scenarios  scripted faults, and what must not act: recall, precision, wrong actions (must be 0)'
@@ -55,13 +56,19 @@ E2E = $(sort $(patsubst %/conftest.py,%,$(shell grep -rl --include='*.py' 'mark\
 # Units; then tests with real processes, two at a time: those of the site (tests/e2e) one after the other, all others beside
 # them, file by file.
 test: $(STAMP)
-	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
+	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough and not gpu' -n auto --dist loadfile
+	$(BIN)/python -m pytest -m 'e2e and not thorough and not gpu' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
 
 # What CI has no time for.
 test-thorough: $(STAMP)
 	$(BIN)/python -m pytest -m thorough
 	$(BIN)/python -m tests.nemesis --seeds 0:10000
+
+# With the torch of the machine where TEST_PYTHON names its interpreter: the index's own is built without CUDA.
+TEST_PYTHON ?= $(BIN)/python
+test-gpu:
+	@test "$(TEST_PYTHON)" != "$(BIN)/python" || $(MAKE) --no-print-directory setup
+	$(TEST_PYTHON) -m pytest -v tests/gpu
 
 # Training libraries that are too large, or too slow to begin, for every run; here with all that each asks for but torch.
 FRAMEWORKS_VENV := .frameworks-venv

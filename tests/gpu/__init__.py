@@ -1,0 +1,1 @@
+"""On a machine with an NVIDIA GPU; skipped elsewhere: `make test-gpu`."""
