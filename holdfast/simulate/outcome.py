@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from holdfast.models.base import Frozen
 from holdfast.policies.accounting.lost_time import US, LostPhase
-from holdfast.simulate.job import Life
+from holdfast.simulate.life import Life
 from holdfast.simulate.scenario import Variant
 from holdfast.simulate.simulated_replica import RoleLife
 

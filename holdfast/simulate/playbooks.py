@@ -1,7 +1,7 @@
 """Steps of the playbooks that a simulated job goes through: one declaration per incident class.
 
 A test holds each against the flow of the class: the same tasks, in the order in which the flow takes them at the first
-attempt. What a step costs and does in a simulation is in :mod:`holdfast.simulate.job`.
+attempt. What a step costs and does in a simulation is in :mod:`holdfast.simulate.recovery`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from holdfast.errors import SettingsError
 from holdfast.policies.config.policy import Policy
-from holdfast.simulate.job import Life, live
+from holdfast.simulate.job import live
+from holdfast.simulate.life import Life
 from holdfast.simulate.outcome import SimulatedOutcome, sum_up
 from holdfast.simulate.scenario import Scenario, Strategy, Variant
 

@@ -9,7 +9,8 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.models.job import Parallelism
 from holdfast.policies.accounting.lost_time import US, Account
-from holdfast.simulate.job import Life, live
+from holdfast.simulate.job import live
+from holdfast.simulate.life import Life
 from holdfast.simulate.scenario import Scenario, Strategy, Variant
 from tests.simulate.make import scenario
 from tests.simulate.test_closed_forms import POLICY

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.policy import Policy
-from holdfast.simulate.job import HUMAN, MERGED, MOVED, ROLLBACK, UPDATE, live
+from holdfast.simulate.job import live
+from holdfast.simulate.life import HUMAN, MERGED, MOVED, ROLLBACK, UPDATE
 from holdfast.simulate.saving import SavedProgress
 from holdfast.simulate.scenario import DAY_S, Cause, Strategy, Symptom, SymptomSign, Variant
 from tests.simulate.make import DEFAULT, LOST, scenario

@@ -15,7 +15,8 @@ from holdfast.policies.accounting.lost_time import US
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.roles import restart
 from holdfast.policies.roles.decide import RETRY_S
-from holdfast.simulate.job import Life, live
+from holdfast.simulate.job import live
+from holdfast.simulate.life import Life
 from holdfast.simulate.scenario import DAY_S, Scenario, Variant
 from holdfast.simulate.simulated_role import SimulatedRole
 from holdfast.simulate.standing import Slower, Stand, Stretch
