@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 
 from prefect.logging import get_run_logger
@@ -17,6 +15,7 @@ from holdfast.errors import HoldfastError, RefusedError, StaleError
 from holdfast.models.alert import Incident
 from holdfast.models.lease import HEAD_START, HEAD_START_S, JOB_LEASE_S
 from holdfast.operations.context import Context
+from holdfast.operations.once import lease_holder
 from holdfast.tasks.recovery_context import RecoveryContext
 
 TTL_S = JOB_LEASE_S
@@ -35,7 +34,7 @@ async def take(ctx: Context, incident: Incident) -> str:
         StaleError: the incident is closed, or at a newer attempt.
     """
     run = str(flow_run.id or "by hand")
-    holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    holder = lease_holder()
     # By a clock that is never set: the lease's own may be set back.
     began = time.monotonic()
     while True:

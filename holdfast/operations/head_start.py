@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import uuid
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
@@ -29,7 +27,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.fence import Fenced
 from holdfast.operations.inputs import note_taken_up
 from holdfast.operations.launch import launch
-from holdfast.operations.once import Actor
+from holdfast.operations.once import Actor, lease_holder
 from holdfast.operations.recurrence import Recurrence, recurrence
 from holdfast.operations.replace import replace_lost
 from holdfast.policies.classify import suspects
@@ -56,7 +54,7 @@ async def head_start(ctx: Context, incident: Incident) -> None:
     concerned = [incident.machine] if incident.machine else []
     if not modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes).act:
         return
-    holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    holder = lease_holder()
     ctx.ledger.take_job(incident.id, incident.attempt, HEAD_START, holder, HEAD_START_S)
     actor = Actor(ctx, incident.id, job.name, incident.attempt, holder)
     try:

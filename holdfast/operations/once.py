@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.operations.context import Context
 from holdfast.storage.ledger import Ledger
+
+
+def lease_holder() -> str:
+    """Return the word by which one use of this process holds a job's lease: no other use has it, here or elsewhere."""
+    return f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True)
