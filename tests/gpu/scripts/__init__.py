@@ -1,0 +1,1 @@
+"""Programs of processes of their own."""
