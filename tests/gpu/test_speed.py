@@ -1,0 +1,32 @@
+"""Saves and restores of a GPU's state at the speed of a plain copy, beside steps that compute on."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+
+import pytest
+
+from tests.gpu.saving import SHARED_MEMORY, child, say, tell
+
+SIZES = (1, 4, 16)
+DEADLINE_S = 120.0
+
+
+@pytest.mark.parametrize("gib", SIZES)
+def test_what_saves_and_restores_take(gib: int) -> None:
+    """Printed beside a plain copy; fails only where nothing is saved: times are the benchmark's to judge."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-gpu-", dir=SHARED_MEMORY) as folder:
+        found = child("benchmarks.gpu_saves", [folder, gib, 4 if gib < 16 else 2], DEADLINE_S)
+    tell(f"speed-{gib}", found)
+    median = {name: statistics.median(each) for name, each in found.items() if isinstance(each, list)}
+    gigabytes = found["nbytes"] / 1e9
+    say(
+        f"| {gib} GiB in {found['tensors']} tensors | call {1000 * median['call_s']:.2f} ms "
+        f"| copy {gigabytes / median['copy_s']:.1f} GB/s | plain {gigabytes / median['plain_to_host_s']:.1f} GB/s "
+        f"| ratio {median['plain_to_host_s'] / median['copy_s']:.2f} | complete after {median['whole_s']:.2f} s "
+        f"| held {median['held']:.2f} % and lost {median['lost']:.2f} % of steps of {found['step_s']:.2f} s "
+        f"| restore {gigabytes / median['restore_s']:.1f} GB/s "
+        f"| plain {gigabytes / median['plain_to_device_s']:.1f} GB/s |"
+    )
+    assert found["saved"] > 0
