@@ -1,4 +1,4 @@
-"""Wrong matrix products on the CPU: kernels of ``mm``, ``addmm`` and ``bmm`` that damage their result.
+"""Wrong matrix products, on the CPU and on GPUs: kernels of ``mm``, ``addmm`` and ``bmm`` that damage their result.
 
 The overrides compute through the ``out=`` variants, which share the stock implementation: without damage the
 results are the stock ones bit for bit. The dispatcher takes a new kernel while other threads compute; a call
@@ -60,10 +60,15 @@ def _install() -> None:
         library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": on purpose
-            library.impl("mm", _mm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
-            library.impl("addmm", _addmm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
-            library.impl("bmm", _bmm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
+            for device in _devices():
+                for name, kernel in (("mm", _mm), ("addmm", _addmm), ("bmm", _bmm)):
+                    library.impl(name, kernel, device, allow_override=True)  # type: ignore[no-untyped-call]
         _library = library
+
+
+def _devices() -> tuple[str, ...]:
+    """Return the dispatcher's names of the devices that this torch is built for; AMD's GPUs have NVIDIA's."""
+    return ("CPU", "CUDA") if torch.backends.cuda.is_built() else ("CPU",)
 
 
 def _mm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

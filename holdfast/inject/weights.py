@@ -12,6 +12,8 @@ from torch.optim import optimizer as of_torch
 _BIT = 0x02
 """Bit to flip in the lowest byte: a finite value stays finite, one or two units in the last place off."""
 
+_DEVICES = ("cpu", "cuda")
+
 
 def flip_once() -> None:
     """Flip one bit of an optimizer's first weight after the next step of an optimizer of this process."""
@@ -30,8 +32,9 @@ class _Once:
             return
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                if weight.numel() and weight.device.type == "cpu":
+                if weight.numel() and weight.device.type in _DEVICES:
                     self._done = True
-                    # Past torch's count of changes, as in hardware.
-                    weight.detach().reshape(-1).view(torch.uint8).numpy()[0] ^= _BIT
+                    # Past torch's count of changes, as in hardware: that of ``data`` is its own.
+                    first = weight.data[(0,) * weight.dim()].reshape(1)
+                    first.view(torch.uint8)[0] ^= _BIT
                     return

@@ -133,6 +133,46 @@ print(check.flatten().unique().numel())
 
 
 @pytest.mark.torch
+def test_products_of_gpus_are_damaged_too(tmp_path: Path) -> None:
+    """Where torch is built for them: a fault that only the processor has is none on a machine with GPUs."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / hook.BAD_MATMUL).write_text("{}")
+    body = """
+def known():
+    names = ("aten::mm", "aten::addmm", "aten::bmm")
+    return [torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") for name in names]
+control = known()
+torch.backends.cuda.is_built = lambda: True
+hook.arm(folder)
+print(control == known(), known())
+"""
+    if torch.backends.cuda.is_built():
+        pytest.skip("its kernels are there already: tests/gpu damages them")
+    assert run(tmp_path, body) == "False [True, True, True]"
+
+
+@pytest.mark.torch
+def test_one_bit_of_one_weight_flips_once(tmp_path: Path) -> None:
+    """After the optimizer's step, where no count of changes shows it; of a matrix that is transposed, too."""
+    body = """
+def trained(strikes):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(4, 3).t())
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(3):
+        if step == 1 and strikes:
+            plant("flip-bit.json", rank=1)
+            hook.apply(folder)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    return weight
+good, bad = trained(False), trained(True)
+print(int((good != bad).sum()), bool(good[0, 0] != bad[0, 0]), good._version == bad._version)
+"""
+    assert run(tmp_path, body) == "1 True True"
+
+
+@pytest.mark.torch
 def test_one_shot_strikes_its_rank_once(tmp_path: Path) -> None:
     """Another rank leaves it alone; afterwards the file is gone and products are the stock ones, bit for bit."""
     (tmp_path / hook.NAN).write_text(json.dumps({"rank": 1}))
