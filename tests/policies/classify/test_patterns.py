@@ -44,7 +44,9 @@ LINES = [
         "checkpoint_unloadable",
     ),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`", "cublas_error"),
-    ("RuntimeError: CUDA error: invalid device ordinal", "cuda_error"),
+    ("RuntimeError: CUDA error: invalid device ordinal", "gpu_missing"),
+    ("RuntimeError: CUDA error: invalid configuration argument", "cuda_misused"),
+    ("RuntimeError: CUDA error: invalid device context", "cuda_error"),
     (
         "[rank3]:[E1121 ProcessGroupNCCL.cpp:685] [Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=81, OpType=ALLREDUCE, NumelIn=1) ran for 600000 milliseconds before timing out.",
