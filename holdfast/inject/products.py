@@ -68,7 +68,7 @@ def _install() -> None:
 
 def _devices() -> tuple[str, ...]:
     """Return the dispatcher's names of the devices that this torch is built for; AMD's GPUs have NVIDIA's."""
-    return ("CPU", "CUDA") if torch.backends.cuda.is_built() else ("CPU",)
+    return ("CPU", "CUDA") if torch.backends.cuda.is_built() else ("CPU",)  # type: ignore[no-untyped-call]
 
 
 def _mm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
