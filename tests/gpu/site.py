@@ -1,8 +1,8 @@
 """A whole site whose job trains on one GPU, with three faults: ``python -m tests.gpu.site [--device cpu]``.
 
-Two machines and a standby, all on this host, with every service of ``holdfast up``. A run without faults comes first; then
-one whose rank is killed, whose machine is killed, and whose kernel writes past its memory. The final weights must be the
-same, bit for bit. Prints what each recovery cost; ends with status 1 where anything is wrong.
+Two machines and a standby, all on this host, with every service of ``holdfast up``. A run without faults comes first;
+then one whose rank is killed, whose machine is killed, and whose kernel writes past its memory. The final weights must
+be the same, bit for bit. Prints what each recovery cost; ends with status 1 where anything is wrong.
 """
 
 from __future__ import annotations
