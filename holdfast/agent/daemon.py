@@ -176,6 +176,7 @@ class Agent(Commands):
             make_ahead=functools.partial(make_run, ahead=True),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
+            on_lost=self._watch.lost,
         )
         means = Means(
             machine,

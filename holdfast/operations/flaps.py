@@ -103,8 +103,9 @@ def deaths_of(ledger: Ledger, job: str, since: float, policy: Policy) -> list[De
             continue
         mine = [alert for alert in incident.alerts if alert.epoch in (None, incident.epoch)]
         step = epochs[incident.epoch].reached if incident.epoch in epochs else None
-        roots = separate(mine).roots
-        told = (rank_deaths.death(alert, incident.opened_at, step, policy.classify) for alert in roots)
+        ended = separate(mine)
+        died = (*ended.roots, *ended.waited)
+        told = (rank_deaths.death(alert, incident.opened_at, step, policy.classify) for alert in died)
         found += [each for each in told if each is not None]
     return found
 

@@ -16,6 +16,9 @@ OWN_CAUSES = frozenset(
 """Causes (of the registry of log patterns) that lie with the rank itself, whatever became of its peers."""
 
 
+WAITED = "waited"
+"""Evidence of a rank that ended when its epoch was over already, in a process that was kept: it is no cause of that."""
+
 NEAR_S = 2400.0
 """Wait for a rank that failed without ending, until the watchdog's time-out: 10 minutes, 30 in older versions."""
 
@@ -27,6 +30,8 @@ class SeparatedExits(Frozen):
     """Exits with a cause of their own, the likeliest first."""
     cascades: tuple[Alert, ...] = ()
     """Exits of ranks that lost a peer, earliest first."""
+    waited: tuple[Alert, ...] = ()
+    """Exits of ranks whose epoch was over already, earliest first."""
 
 
 def separate(alerts: Iterable[Alert]) -> SeparatedExits:
@@ -39,7 +44,9 @@ def separate(alerts: Iterable[Alert]) -> SeparatedExits:
     failure that was not recognised as one); then the earliest counts, by the rank's own time where it reported one.
     """
     listed = list(alerts)
-    exits = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
+    ended = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
+    waited = [alert for alert in ended if alert.evidence.get(WAITED)]
+    exits = [alert for alert in ended if not alert.evidence.get(WAITED)]
     roots = [alert for alert in exits if not alert.evidence.get("cascade")]
     if not roots:
         said = [alert for alert in listed if _tells_a_cause(alert)]
@@ -47,7 +54,9 @@ def separate(alerts: Iterable[Alert]) -> SeparatedExits:
     chosen = {alert.key for alert in roots}
     cascades = [alert for alert in exits if alert.key not in chosen]
     return SeparatedExits(
-        roots=tuple(sorted(roots, key=_likeliest)), cascades=tuple(sorted(cascades, key=_earliest))
+        roots=tuple(sorted(roots, key=_likeliest)),
+        cascades=tuple(sorted(cascades, key=_earliest)),
+        waited=tuple(sorted(waited, key=_earliest)),
     )
 
 

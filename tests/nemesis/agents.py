@@ -89,6 +89,7 @@ class SimAgent(Agent):
             make_ahead=functools.partial(self._make_run, ahead=True),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
+            on_lost=self._watch.lost,
         )
         nowhere: Any = replicas.Nowhere()
         surroundings: tuple[Any, ...] = (

@@ -54,9 +54,13 @@ class RunningJobs:
         make_run: Callable[[Start], Run],
         events: Callable[[Run], RankEvents],
         on_exit: Callable[[Run, Watched], None],
+        on_lost: Callable[[Run, Watched], None],
         make_ahead: Callable[[Start], Run] | None = None,
     ) -> None:
-        """``make_ahead`` makes a run whose ranks wait at their restore; None: as ``make_run``."""
+        """``on_lost``: a process that was to be kept ended by itself between its epoch and the next one.
+
+        ``make_ahead`` makes a run whose ranks wait at their restore; None: as ``make_run``.
+        """
         self.runs: dict[str, Run] = {}
         self.fences: dict[str, int] = {}
         self.not_kept: dict[str, dict[int, str]] = {}
@@ -73,11 +77,12 @@ class RunningJobs:
         self._make_run = make_run
         self._events = events
         self._on_exit = on_exit
+        self._on_lost = on_lost
         self._make_ahead = make_ahead or make_run
         self.replicas_here: Callable[[], bool] = lambda: False
         """Whether replicas of roles are on this machine: what they started may have no mark."""
         self.survivors = Survivors(
-            lambda run: run.stop(alone=self._alone(run.start.job)), lambda job: self._locks[job]
+            lambda run: run.stop(alone=self._alone(run.start.job)), lambda job: self._locks[job], on_lost
         )
         self.ahead = AheadRuns(self._launch_ahead, self._end_ahead, self._forget_unused)
 
@@ -147,6 +152,8 @@ class RunningJobs:
                 if before is not None:
                     run.inherit(before)
                 await self._launch(run, code)
+                for process in run.lost.values():
+                    self._on_lost(before or run, process)
             self.runs[command.job] = run
         self._metrics.start_seconds.observe(time.perf_counter() - begun)
         return list(run.states())
@@ -341,6 +348,8 @@ class RunningJobs:
             return []
         stopped = await run.stop(alone=self._alone(job), grace_s=grace_s, keep=keep_s > 0, switch_s=switch_s)
         del self.runs[job]
+        for process in run.lost.values():
+            self._on_lost(run, process)
         if run.not_kept:
             self.not_kept[job] = run.not_kept
         if run.outlived:

@@ -81,6 +81,8 @@ class Run:
         """Ranks whose process might have been kept when it was stopped, and why it was not."""
         self.why_new: dict[int, str] = {}
         """Ranks that have a new process though that of the epoch before was kept, and why."""
+        self.lost: dict[int, Watched] = {}
+        """Processes that were killed at the order to leave, or to begin this epoch: their end is no longer expected."""
         self._inherited: dict[int, tuple[Watched, str]] = {}
         self._interface = ""
         """For gloo, where it finds none that other machines reach."""
@@ -158,6 +160,8 @@ class Run:
             process.watch(self._exited)
             return False
         if not row.spoke:
+            if process.gone.done():
+                self.lost[process.rank] = process
             await stop([process])
             board.drain()
         if row.spoke:  # its last words
@@ -185,8 +189,11 @@ class Run:
         alive = {rank: each for rank, (each, _) in self._inherited.items() if not each.gone.done()}
         for rank, (process, control) in self._inherited.items():
             if rank in alive:
+                process.watch(None)  # until it has begun this epoch, or is given up
                 process.gone.add_done_callback(self._ended)
                 survivors.order(control, orders[rank])
+            else:
+                self.why_new[rank] = survivors.why_lost(process)
         return alive
 
     def begin(self, start: Start, on_exit: Callable[[Run, Watched], None]) -> None:
@@ -226,8 +233,6 @@ class Run:
             worn = {rank: old for rank in allow if (old := survivors.worn_out(self.processes[rank].pid))}
             fresh = {rank: process for rank, process in self.processes.items() if rank not in worn}
             self.outlived = await survivors.leave(fresh, self.board.rows, self._control_path, switch_s)
-            for process in self.outlived.values():
-                process.watch(None)
         late = {
             rank: self.processes[rank] for rank in allow if rank not in self.outlived and rank not in worn
         }
@@ -236,6 +241,7 @@ class Run:
         else:
             self.not_kept = dict.fromkeys(late, "the playbook starts all processes again")
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]
+        self.lost = {each.rank: each for each in others if survivors.was_killed(each)}
         stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})
         if self._remains is not None:
             spared = [process.pid for process in self.outlived.values()]

@@ -8,8 +8,10 @@ on.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -95,10 +97,24 @@ async def why_not_left(processes: Mapping[int, Watched]) -> dict[int, str]:
     return found
 
 
+def was_killed(process: Watched) -> bool:
+    """Return whether SIGKILL, not sent by this agent, ended a process that was ordered to leave its epoch.
+
+    Other signals may come of the order: its connections are shut down below it.
+    """
+    ended = process.gone.done() and process.exit_code == -signal.SIGKILL
+    return ended and process.expected and not process.ordered
+
+
+def why_lost(process: Watched) -> str:
+    """Return why a new process takes the place of one that was kept and ended by itself before the order to go on."""
+    return f"it {_how_it_ended(process)} while it waited for the next epoch"
+
+
 def _how_it_ended(process: Watched) -> str:
     """Return what to say of a process that this agent has sent no signal: several may be killed within a moment."""
-    signal = exits.signal_name(process.exit_code)
-    return f"was killed by {signal}" if signal else "ended"
+    by = exits.signal_name(process.exit_code)
+    return f"was killed by {by}" if by else f"ended with status {process.exit_code}"
 
 
 def _at(frame: Frame) -> str:
@@ -136,7 +152,7 @@ async def late(
 def why_replaced(process: Watched, within_s: float) -> str:
     """Return why a new process takes the place of one of :func:`late`."""
     if process.gone.done():
-        return f"it ended with status {process.exit_code} at the beginning of the next epoch"
+        return f"it {_how_it_ended(process)} at the beginning of the next epoch"
     return f"it had not begun the next epoch after {within_s:g} s"
 
 
@@ -169,9 +185,14 @@ class _Waiting:
 class Survivors:
     """Processes that wait for their next epoch, by job. Used on the event loop, under the job's lock."""
 
-    def __init__(self, end: Callable[[Run], Awaitable[object]], lock: Callable[[str], asyncio.Lock]) -> None:
-        """``end`` ends all processes of a run; ``lock`` returns a job's."""
-        self._end, self._lock = end, lock
+    def __init__(
+        self,
+        end: Callable[[Run], Awaitable[object]],
+        lock: Callable[[str], asyncio.Lock],
+        lost: Callable[[Run, Watched], None],
+    ) -> None:
+        """``end`` ends all processes of a run; ``lock`` returns a job's; ``lost`` takes those that end here."""
+        self._end, self._lock, self._lost = end, lock, lost
         self._waiting: dict[str, _Waiting] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -182,12 +203,17 @@ class Survivors:
     def waiting(self, job: str) -> int:
         """Return how many processes of ``job`` wait here."""
         found = self._waiting.get(job)
-        return len(found.run.outlived) if found is not None else 0
+        return sum(not each.gone.done() for each in found.run.outlived.values()) if found is not None else 0
 
     def keep(self, job: str, run: Run, wait_s: float) -> None:
         """Keep the processes that outlived ``run``, for so long."""
         ends = asyncio.get_running_loop().call_later(wait_s, self._over, job, run)
         self._waiting[job] = _Waiting(run, ends)
+        for process in run.outlived.values():
+            if process.gone.done():  # while what the ranks left behind was ended
+                self._lost(run, process)
+            else:
+                process.watch(functools.partial(self._lost, run))
 
     async def take(self, start: Start) -> tuple[Run | None, dict[int, str]]:
         """Return the run whose processes go on in that of ``start``, or the ranks whose processes may not, and why.

@@ -26,6 +26,7 @@ from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.rehearsal import Rehearsal
 from holdfast.models.replica import StateDigests
 from holdfast.models.setback import Place
+from holdfast.policies.classify.roots import WAITED
 from holdfast.policies.detect.jumps import Jump
 
 _log = logging.getLogger(__name__)
@@ -107,6 +108,16 @@ class Watch:
         found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank), run.code)
         if run.board and (row := run.board.rows[process.rank]).steps_done:
             found["step"] = row.step
+        self.alert(run, AlertKind.RANK_EXIT, process.rank, found)
+
+    def lost(self, run: Run, process: Watched) -> None:
+        """Report a process that was to outlive ``run`` and was ended, by none of us, before it began the next epoch."""
+        how = exits.signal_name(process.exit_code) or "error"
+        self.metrics.exits.labels(run.start.job, how).inc()
+        _log.info("job %s epoch %d rank %d: %s, kept", run.start.job, run.start.epoch, process.rank, how)
+        self.look()
+        # Its log is from before: it may speak of the peer that it lost.
+        found = exits.evidence(process.exit_code, None, "") | {WAITED: True}
         self.alert(run, AlertKind.RANK_EXIT, process.rank, found)
 
     def alert(self, run: Run, kind: AlertKind, rank: int, evidence: dict[str, Any]) -> None:

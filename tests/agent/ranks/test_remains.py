@@ -363,6 +363,7 @@ async def test_nothing_starts_beside_what_is_left(tmp_path: Path) -> None:
         make_run=make_run,
         events=some,
         on_exit=some,
+        on_lost=some,
     )
     jobs.runs["toy"] = Stuck()  # type: ignore[assignment]
     for _ in range(2):
@@ -383,6 +384,7 @@ def test_a_job_beside_replicas_is_not_alone() -> None:
         make_run=some,
         events=some,
         on_exit=some,
+        on_lost=some,
     )
     assert jobs._alone("toy")
     jobs.replicas_here = lambda: True

@@ -260,7 +260,7 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
         ended.append(start.epoch)
         return []
 
-    run: Any = SimpleNamespace(start=start, launch=launch, stop=stop, hand_over=lambda *_: None)
+    run: Any = SimpleNamespace(start=start, launch=launch, stop=stop, hand_over=lambda *_: None, lost={})
     some: Any = SimpleNamespace(observe=lambda _: None)
     memory: Any = SimpleNamespace(
         place=lambda *_: None, resume_after=lambda *_: None, accept_from={}, forget=lambda _: None
@@ -276,6 +276,7 @@ async def test_a_fence_does_not_wait_for_a_state_that_is_on_its_way(tmp_path: Pa
         make_run=lambda _: run,
         events=lambda _: some,
         on_exit=lambda *_: None,
+        on_lost=lambda *_: None,
     )
     starting = asyncio.create_task(jobs.start(start))
     await asyncio.wait_for(fetching.wait(), 60)

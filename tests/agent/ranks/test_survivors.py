@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.agent.ranks.blocked import ObservedThread
 from holdfast.models.agent import RankState
+from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RestoreOrder, Tier
 from tests.agent.gateway import until
 from tests.agent.scripts import fence
@@ -160,6 +161,25 @@ async def test_a_rank_that_cannot_leave_in_time_is_ended_alone(agent: AgentProce
     assert third[0] == second[0]
     assert not lives(second[1])
     await job.fence(0)
+
+
+async def test_a_rank_that_is_killed_while_it_waits_is_reported_and_replaced(agent: AgentProcess) -> None:
+    job = KeptJob(agent)
+    pids = await job.start()
+    await job.fence(60)
+    os.kill(pids[1], signal.SIGKILL)
+    (told,) = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, job.name), 60, "its alert")
+    assert (told.rank, told.epoch, told.evidence["signal"], told.evidence["waited"]) == (
+        1,
+        1,
+        "SIGKILL",
+        True,
+    )
+    second = await job.start(call=2)
+    assert [second[0] == pids[0], second[1] == pids[1]] == [True, False]
+    assert job.states[1].why_new == "it was killed by SIGKILL while it waited for the next epoch"
+    await job.fence(0)
+    assert len(agent.gateway.alerts(AlertKind.RANK_EXIT, job.name)) == 1
 
 
 async def test_a_rank_that_gloo_never_lets_go_is_not_waited_for(agent: AgentProcess, tmp_path: Path) -> None:

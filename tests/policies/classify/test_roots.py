@@ -104,3 +104,10 @@ def test_a_line_that_a_rank_lived_with_for_long_made_no_root_of_it() -> None:
     assert separate([*gone, old]).roots == ()
     near = log_line(1, "gpu").model_copy(update={"at": NOW - 1800})
     assert ranks(separate([*gone, old, near]).roots) == [1]
+
+
+def test_a_rank_that_died_after_its_epoch_was_over_is_no_root() -> None:
+    """A kept process that was killed while it waited explains nothing that came before."""
+    waited = rank_exit(5, NOW - 1, signal="SIGKILL", waited=True)
+    found = separate([echo(0, NOW), waited, log_line(0, "gpu")])
+    assert (ranks(found.roots), ranks(found.cascades), ranks(found.waited)) == ([0], [], [5])
