@@ -36,15 +36,20 @@ class Approval(RunInput):
     reason: str = Field("", max_length=2000, description="Why; goes into the incident report.")
 
 
-async def ask_before_evicting(case: RecoveryContext, machines: Sequence[str], scope: Scope) -> None:
+async def ask_before_evicting(
+    case: RecoveryContext, machines: Sequence[str], scope: Scope, dead: int = 0
+) -> None:
     """Wait for a person's approval, if the policy wants one for this eviction.
+
+    ``dead`` of the machines are dead for sure, and standbys can take their places.
 
     Raises:
         LimitError: it was refused, or no answer came and the policy's default is to refuse.
     """
     if _approved_before(case, len(machines)) or by_hand.asks_for(case.incident.alerts, machines):
         return
-    await _ask(case, ", ".join(machines), ",".join(sorted(machines))[:200], (len(machines), scope))
+    why = approval.why_ask(case.incident_class, len(machines), scope, case.ctx.policy.approval, dead)
+    await _ask(case, ", ".join(machines), ",".join(sorted(machines))[:200], scope, why)
 
 
 async def ask_before_looking(case: RecoveryContext, scope: Scope) -> None:
@@ -53,7 +58,8 @@ async def ask_before_looking(case: RecoveryContext, scope: Scope) -> None:
     Raises:
         LimitError: it was refused, or no answer came and the policy's default is to refuse.
     """
-    await _ask(case, "the machine that checks accuse", _CULPRIT, (1, scope))
+    why = approval.why_ask(case.incident_class, 1, scope, case.ctx.policy.approval)
+    await _ask(case, "the machine that checks accuse", _CULPRIT, scope, why)
 
 
 def _approved_before(case: RecoveryContext, machines: int) -> bool:
@@ -64,14 +70,13 @@ def _approved_before(case: RecoveryContext, machines: int) -> bool:
     )
 
 
-async def _ask(case: RecoveryContext, whom: str, target: str, what: tuple[int, Scope]) -> None:
+async def _ask(case: RecoveryContext, whom: str, target: str, scope: Scope, why: str) -> None:
     policy = case.ctx.policy.approval
-    why = approval.why_ask(case.incident_class, *what, policy)
     if not why:
         return
     known = approval.Question(
         whom=whom,
-        scope=what[1],
+        scope=scope,
         incident_class=case.incident_class,
         deadline_s=policy.deadline_s,
         default=policy.default,

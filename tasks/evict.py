@@ -18,8 +18,9 @@ from holdfast.operations import evict as evicting
 from holdfast.operations.fence import fence
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.detect import silence
-from holdfast.policies.escalate import by_hand
+from holdfast.policies.escalate import by_hand, dead
 from holdfast.policies.join_names import join_names
+from holdfast.storage.ledger.evictions import UNCOUNTED
 from holdfast.tasks import late, returned
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -54,8 +55,9 @@ async def evict(
     # An answer may take hours, in which more machines fail.
     while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case))))):
         new = _new(case, machines)
-        evicting.ask_breaker(case.ctx, case.job_now(), new, case.incident_id)
-        await ask_before_evicting(case, new, scope)
+        job, lost = case.job_now(), _dead(case)
+        evicting.ask_breaker(case.ctx, job, new, case.incident_id, lost)
+        await ask_before_evicting(case, new, scope, len(evicting.uncounted(case.ctx, job, new, lost)))
         asked = machines
     # A yes is about the life of a machine that was asked about.
     back = restarted_since(case)
@@ -83,7 +85,8 @@ async def take_machines_out(
     answers = [{"target": each.intent.get("target")} | each.result for each in case.done("approve")]
     scopes = {name: by_hand.scope(alerts, answers, name) or (wide if name in sure else scope) for name in new}
     own = _own_reasons(case) | sure
-    acts = [_plan(case, name, own.get(name, reason), scopes[name]) for name in new]
+    free = evicting.uncounted(case.ctx, case.job_now(), new, _dead(case))
+    acts = [_plan(case, name, own.get(name, reason), scopes[name], uncounted=name in free) for name in new]
     _begin(case, acts)
     for each in acts:
         get_run_logger().warning("evicting %s: %s", each.machine, each.reason)
@@ -131,15 +134,19 @@ class _Eviction:
     meant: str
     """The machine's incarnation."""
 
+    uncounted: bool
+    """Whether the breaker does not count it."""
+
     @property
     def intent(self) -> dict[str, Any]:
-        return {"reason": self.reason, "scope": self.scope.value, "incarnation": self.meant}
+        known = {"reason": self.reason, "scope": self.scope.value, "incarnation": self.meant}
+        return known | ({UNCOUNTED: True} if self.uncounted else {})
 
 
-def _plan(case: RecoveryContext, machine: str, reason: str, scope: Scope) -> _Eviction:
+def _plan(case: RecoveryContext, machine: str, reason: str, scope: Scope, *, uncounted: bool) -> _Eviction:
     times = sum(machine_of(action.key) == machine for action in case.done("evict"))
     target = f"{machine}{AGAIN}{times + 1}" if times else machine
-    return _Eviction(machine, target, reason, scope, _meant(case, machine))
+    return _Eviction(machine, target, reason, scope, _meant(case, machine), uncounted)
 
 
 def _begin(case: RecoveryContext, acts: Sequence[_Eviction]) -> None:
@@ -150,7 +157,7 @@ def _begin(case: RecoveryContext, acts: Sequence[_Eviction]) -> None:
     """
     if not acts:
         return
-    may = evicting.breaker_of(case.ctx, case.job_now(), [act.machine for act in acts])
+    may = evicting.breaker_of(case.ctx, case.job_now(), [act.machine for act in acts], _dead(case))
     intents = {f"evict:{act.target}": act.intent for act in acts}
     case.ledger.begin_evictions(case.incident_id, case.attempt, intents, may, case.lease)
 
@@ -220,6 +227,13 @@ def _found_bad(result: Mapping[str, Any]) -> set[str]:
     """Return the machines that an action accuses by a finding."""
     failed = {finding["machine"] for finding in result.get("findings", ()) if not finding["ok"]}
     return failed | {*result.get("suspects", ()), *result.get("unreachable", ())}
+
+
+def _dead(case: RecoveryContext) -> tuple[str, ...]:
+    """Return the machines of the job that were found dead when it was stopped last, and by the gateway."""
+    *_, stopped = ({}, *((action.result or {}) for action in case.done("pause")))
+    unreached, silent = stopped.get("unreachable", ()), stopped.get("silent", ())
+    return dead.surely(case.incident.alerts, case.incarnations(), unreached, silent)
 
 
 def _silent_at_pause(case: RecoveryContext) -> set[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast.errors import AnewError, HoldfastError, LimitError, RecoveryError
 from holdfast.models.job import Job
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
+from holdfast.operations import swap
 from holdfast.operations.context import Context
 from holdfast.operations.once import Actor
 from holdfast.policies.escalate import breaker
+from holdfast.policies.escalate.dead import go_uncounted
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import repair
 from holdfast.storage.ledger.evictions import Past
@@ -21,35 +23,70 @@ from holdfast.storage.ledger.evictions import Past
 _log = logging.getLogger(__name__)
 
 
-def ask_breaker(ctx: Context, job: Job, new: Sequence[str], incident_id: str) -> None:
+def ask_breaker(
+    ctx: Context, job: Job, new: Sequence[str], incident_id: str, dead: Collection[str] = ()
+) -> None:
     """Ask the breaker whether so many more machines of ``job`` may be evicted for an incident.
+
+    ``dead`` are machines that are dead for sure (:mod:`holdfast.policies.escalate.dead`).
 
     Raises:
         LimitError: not now; the message names the time from which on.
     """
     if new:
-        breaker_of(ctx, job, new)(functools.partial(ctx.ledger.evictions, but=incident_id))
+        breaker_of(ctx, job, new, dead)(functools.partial(ctx.ledger.evictions, but=incident_id))
 
 
-def breaker_of(ctx: Context, job: Job, new: Sequence[str]) -> Callable[[Past], None]:
+def uncounted(ctx: Context, job: Job, new: Sequence[str], dead: Collection[str]) -> tuple[str, ...]:
+    """Return those of ``new`` that the breaker does not count: ``dead`` ones whose places standbys can take."""
+    gone = tuple(name for name in new if name in dead)
+    return gone if gone and _free(ctx, job, len(gone), swap.at_hand(ctx, gone), ctx.ledger.evictions) else ()
+
+
+def _free(ctx: Context, job: Job, dead: int, standbys: int, past: Past) -> bool:
+    """Return whether so many dead machines go uncounted; other jobs' dead ones of late may want the standbys, too."""
+    now, policy = ctx.clock.now(), ctx.policy.breaker
+    before = past(now - policy.job_window_s, job.name, counted=False)
+    others = past(now - policy.window_s, counted=False)
+    return go_uncounted(dead, len(before), len(job.machines), standbys - len(others))
+
+
+def breaker_of(
+    ctx: Context, job: Job, new: Sequence[str], dead: Collection[str] = ()
+) -> Callable[[Past], None]:
     """Return the breaker's question, to be asked about evictions up to then."""
     policy, fleet_size = ctx.policy.breaker, ctx.ledger.fleet_size()
+    gone = [name for name in new if name in dead]
+    standbys = swap.at_hand(ctx, gone)
 
     def ask(past: Past) -> None:
-        now = ctx.clock.now()
+        free = bool(gone) and _free(ctx, job, len(gone), standbys, past)
+        wanted, now = len(new) - len(gone) if free else len(new), ctx.clock.now()
+        if not wanted:
+            return
         answers = (
-            breaker.may_evict(past(now - policy.window_s), len(new), fleet_size, now, policy),
+            breaker.may_evict(past(now - policy.window_s), wanted, fleet_size, now, policy),
             breaker.may_evict_from_job(
-                past(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
+                past(now - policy.job_window_s, job.name), wanted, len(job.machines), now, policy
             ),
         )
         for answer in answers:
             if not answer.allowed:
                 raise LimitError(
-                    f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
+                    f"not evicting {join_names(new)}: {_why_counted(gone, standbys, free=free)}{answer.reason}",
+                    Missing.EVICTIONS,
+                    answer.again_at,
                 )
 
     return ask
+
+
+def _why_counted(gone: Sequence[str], standbys: int, *, free: bool) -> str:
+    if not gone or free:
+        return ""
+    if standbys >= len(gone):
+        return f"{len(gone)} machines are dead, as others were a short time before; "
+    return f"{len(gone)} machines are dead, and {standbys} standbys could take over; "
 
 
 async def take_out_for(actor: Actor, machine: str, reason: str, scope: Scope, incarnation: str) -> str:

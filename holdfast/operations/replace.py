@@ -12,13 +12,14 @@ from holdfast.errors import LimitError
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job
 from holdfast.operations import swap
-from holdfast.operations.evict import ask_breaker, breaker_of, take_out_for
+from holdfast.operations.evict import ask_breaker, breaker_of, take_out_for, uncounted
 from holdfast.operations.fence import Fenced
 from holdfast.operations.once import Actor
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import approval
 from holdfast.policies.restore import last_good, replace_first
 from holdfast.policies.restore.replace_first import Loss
+from holdfast.storage.ledger.evictions import UNCOUNTED
 
 
 async def replace_lost(actor: Actor, incident: Incident, stopped: Fenced) -> str:
@@ -49,8 +50,10 @@ async def replace_lost(actor: Actor, incident: Incident, stopped: Fenced) -> str
     async def place() -> dict[str, Any]:
         return await swap.place(ctx, actor.ledger, job.name, slot, machine)
 
-    intent = {"reason": reason, "scope": scope.value, "incarnation": meant}
-    may = breaker_of(ctx, job, [machine])  # runs of other jobs may have begun some meanwhile
+    intent: dict[str, Any] = {"reason": reason, "scope": scope.value, "incarnation": meant}
+    if uncounted(ctx, job, [machine], [machine]):
+        intent[UNCOUNTED] = True
+    may = breaker_of(ctx, job, [machine], [machine])  # runs of other jobs may have begun some meanwhile
     ctx.ledger.begin_evictions(incident.id, actor.attempt, {f"evict:{machine}": intent}, may, actor.lease)
     await actor.once("evict", machine, intent, evict)
     await actor.once("swap", machine, {"slot": slot}, place)
@@ -81,15 +84,16 @@ def _loss(actor: Actor, incident: Incident, job: Job, stopped: Fenced, sure: Map
         update={
             "seen_lost": replace_first.seen_lost(incident.alerts, machine, life),
             "asks": approval.why_ask(incident.incident_class, 1, scope, ctx.policy.approval),
-            "breaker": _breaker(actor, job, machine),
+            "breaker": _breaker(actor, job, machine, stopped),
             "standby": swap.at_hand(ctx, [machine]) == 1,
         }
     )
 
 
-def _breaker(actor: Actor, job: Job, machine: str) -> str:
+def _breaker(actor: Actor, job: Job, machine: str, stopped: Fenced) -> str:
+    dead = [name for name in stopped.lost if name not in stopped.silent]
     try:
-        ask_breaker(actor.ctx, job, [machine], actor.incident_id)
+        ask_breaker(actor.ctx, job, [machine], actor.incident_id, dead)
     except LimitError as limit:
         return str(limit)
     return ""

@@ -148,6 +148,8 @@ class ApprovalRule(Given):
     machines_over: int = Field(0, ge=0)
     """More machines than this at once."""
     scope: Scope | None = None
+    dead_too: bool = True
+    """Whether machines count that are dead for sure, and whose places standbys can take."""
 
 
 class ApprovalPolicy(Given):

@@ -47,15 +47,21 @@ def within_s(intent: Mapping[str, Any], begun_at: float, policy: ApprovalPolicy)
     return float(intent.get("deadline", begun_at + policy.deadline_s)) - begun_at
 
 
-def why_ask(incident_class: IncidentClass, machines: int, scope: Scope, policy: ApprovalPolicy) -> str:
-    """Return why an eviction of so many machines must be approved; empty: it need not."""
+def why_ask(
+    incident_class: IncidentClass, machines: int, scope: Scope, policy: ApprovalPolicy, dead: int = 0
+) -> str:
+    """Return why an eviction of so many machines must be approved; empty: it need not.
+
+    ``dead`` of them are dead for sure, and standbys can take their places.
+    """
     for rule in policy.rules:
         if rule.incident_class not in (None, incident_class) or rule.scope not in (None, scope):
             continue
-        if machines > rule.machines_over:
+        counted = machines if rule.dead_too else machines - dead
+        if counted > rule.machines_over:
             whose = f"{incident_class.value} " if rule.incident_class else ""
             return (
                 f"{whose}evictions of more than {rule.machines_over} machines at once "
-                f"({machines}, scope {scope.value}) need a person's approval"
+                f"({counted}, scope {scope.value}) need a person's approval"
             )
     return ""

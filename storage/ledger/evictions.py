@@ -15,19 +15,25 @@ from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import ActionRow, IncidentRow
 
 KIND = "evict"
+UNCOUNTED = "uncounted"
+"""In an eviction's intent: its machine was dead, and the breaker does not count it."""
 _LOCK = 0x65766963  # "evic", of PostgreSQL's advisory locks
 
 
 class Past(Protocol):
-    """The times of evictions after ``since`` (Unix seconds), of one job or of all."""
+    """The times of evictions after ``since`` (Unix seconds), of one job or all: those that the breaker counts, or others."""
 
-    def __call__(self, since: float, job: str | None = None) -> list[float]: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, since: float, job: str | None = None, *, counted: bool = True
+    ) -> list[float]: ...
 
 
 class Evictions(Connection):
     """Evictions, as the breaker counts them."""
 
-    def evictions(self, since: float, job: str | None = None, but: str = "") -> list[float]:
+    def evictions(
+        self, since: float, job: str | None = None, but: str = "", *, counted: bool = True
+    ) -> list[float]:
         """Return when machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window.
 
         Those that an open incident has begun and not ended count from when they were begun.
@@ -36,9 +42,10 @@ class Evictions(Connection):
             since: Unix seconds.
             job: from that one only.
             but: an incident whose evictions in flight do not count: the caller's own, which it asks about.
+            counted: those that the breaker counts; False: those of dead machines that it does not count.
         """
         with self._read() as session:
-            return _times(session, since, job, but)
+            return _times(session, since, job, but, counted=counted)
 
     def begin_evictions(
         self,
@@ -68,15 +75,15 @@ class Evictions(Connection):
             if self._engine.dialect.name == "postgresql":
                 session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
 
-            def past(since: float, job: str | None = None) -> list[float]:
-                return _times(session, since, job, incident_id)
+            def past(since: float, job: str | None = None, *, counted: bool = True) -> list[float]:
+                return _times(session, since, job, incident_id, counted=counted)
 
             may(past)
             for key, intent in intents.items():
                 begin(session, self._clock, incident_id, attempt, key, KIND, intent, holder)
 
 
-def _times(session: Session, since: float, job: str | None, but: str) -> list[float]:
+def _times(session: Session, since: float, job: str | None, but: str, *, counted: bool = True) -> list[float]:
     done = (ActionRow.state == ActionState.DONE) & (ActionRow.done_at > since)
     # One that failed is tried again: its machine may be half out.
     in_flight = (
@@ -86,7 +93,7 @@ def _times(session: Session, since: float, job: str | None, but: str) -> list[fl
         & (ActionRow.incident_id != but)
     )
     query = (
-        select(ActionRow.state, ActionRow.begun_at, ActionRow.done_at)
+        select(ActionRow.state, ActionRow.begun_at, ActionRow.done_at, ActionRow.intent)
         .join(IncidentRow, IncidentRow.id == ActionRow.incident_id)
         .where(ActionRow.kind == KIND, or_(done, in_flight))
     )
@@ -95,5 +102,6 @@ def _times(session: Session, since: float, job: str | None, but: str) -> list[fl
     rows = session.execute(query).all()
     return sorted(
         begun_at if state is not ActionState.DONE or done_at is None else done_at
-        for state, begun_at, done_at in rows
+        for state, begun_at, done_at, intent in rows
+        if bool(intent.get(UNCOUNTED)) is not counted
     )

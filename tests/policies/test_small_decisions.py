@@ -250,6 +250,15 @@ def test_approval_rules() -> None:
     assert not ask(IncidentClass.JOB_CRASH, 2, Scope.CLUSTER, policy)
     assert not ask(IncidentClass.JOB_CRASH, 9, Scope.JOB, policy)
     assert not ask(IncidentClass.NAN_LOSS, 0, Scope.JOB, policy)
+    assert ask(IncidentClass.JOB_CRASH, 3, Scope.CLUSTER, policy, dead=3)
+
+
+def test_a_rule_may_leave_out_machines_that_are_dead() -> None:
+    """Those alone: of others as many are asked about as ever."""
+    rule = ApprovalRule(machines_over=2, dead_too=False)
+    policy = ApprovalPolicy(rules=(rule,), deadline_s=1, default="refuse")
+    assert not approval.why_ask(IncidentClass.MACHINE_FAULT, 8, Scope.CLUSTER, policy, dead=6)
+    assert "(3, scope" in approval.why_ask(IncidentClass.MACHINE_FAULT, 8, Scope.CLUSTER, policy, dead=5)
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20), st.floats(0, 1e6))

@@ -9,7 +9,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.storage.ledger import Ledger
-from holdfast.storage.ledger.evictions import Past
+from holdfast.storage.ledger.evictions import UNCOUNTED, Past
 from tests.storage.ledger.samples import incident, running_job, spec
 
 DAY_S = 86_400.0
@@ -191,6 +191,22 @@ def test_only_machines_that_failed_themselves_count_as_failures(ledger: Ledger, 
     assert ledger.failures_by_machine(since=0.0) == {"m5": 1, "m0": 1}
     assert ledger.failures_by_machine(since=clock.now()) == {}
     assert ledger.evictions(since=0.0, but=fault.id) == [clock.now()] * 4
+
+
+def test_evictions_of_dead_machines_are_counted_apart(ledger: Ledger, clock: FakeClock) -> None:
+    running_job(ledger)
+    fault = incident(ledger, IncidentClass.MACHINE_FAULT)
+    seen: list[tuple[int, int]] = []
+
+    def may(past: Past) -> None:
+        seen.append((len(past(0.0)), len(past(0.0, counted=False))))
+
+    for machine, intent in (("m5", {UNCOUNTED: True}), ("m6", {})):
+        ledger.begin_evictions(fault.id, 1, {f"evict:{machine}": intent}, may)
+        ledger.finish(fault.id, f"evict:{machine}")
+    ledger.begin_evictions(fault.id, 1, {}, may)
+    assert seen == [(0, 0), (0, 1), (1, 1)]
+    assert (ledger.evictions(0.0), ledger.evictions(0.0, counted=False)) == ([clock.now()], [clock.now()])
 
 
 def test_evictions_in_flight_of_other_incidents_count(ledger: Ledger, clock: FakeClock) -> None:
