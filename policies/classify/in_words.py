@@ -8,6 +8,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.policies.classify.roots import separate
 
 _LONGEST = 160
+_NAMED = 3
 
 
 def cause(incident: Incident) -> str:
@@ -22,8 +23,33 @@ def cause(incident: Incident) -> str:
     said = f"{first} ({told})" if told and told[:40] not in first else first
     if incident.incident_class is IncidentClass.JOB_HANG and (seen := _seen_late(incident)):
         return f"{said}; then {seen}"
-    late = _killed_late(incident)
-    return f"rank {late.rank} on {late.machine} {_how(late)}; reported before: {said}" if late else said
+    if late := _killed_late(incident):
+        first = f"rank {late.rank} on {late.machine} {_how(late)}{_killed_too(incident, late.rank)}"
+        return f"{first}; reported before: {said}"
+    return f"{said}{_killed_too(incident, incident.rank)}"
+
+
+def _killed_too(incident: Incident, first: int | None) -> str:
+    """Return which other ranks signals ended at the same time, where one ended ``first``; empty: none."""
+    ended = separate(each for each in incident.alerts if not _later(each, incident))
+    killed = [each for each in (*ended.roots, *ended.waited) if each.evidence.get("signal")]
+    led = next((each for each in killed if each.rank == first), None)
+    if led is None:
+        return ""
+    by_signal: dict[str, list[str]] = {str(led.evidence["signal"]): []}
+    for each in {each.rank: each for each in reversed(killed)}.values():
+        if each.rank != first:
+            whom = by_signal.setdefault(str(each.evidence["signal"]), [])
+            whom.insert(0, f"rank {each.rank} on {each.machine}")
+    same, *others = by_signal.items()
+    alike = f", as {'were' if len(same[1]) > 1 else 'was'} {_listed(same[1])}" if same[1] else ""
+    return alike + "".join(f", and {_listed(whom)} by {signal}" for signal, whom in others)
+
+
+def _listed(whom: Sequence[str]) -> str:
+    if len(whom) > _NAMED:
+        return f"{', '.join(whom[:_NAMED])} and {len(whom) - _NAMED} more"
+    return " and ".join([", ".join(whom[:-1]), whom[-1]] if len(whom) > 1 else whom)
 
 
 def _seen_late(incident: Incident) -> str:

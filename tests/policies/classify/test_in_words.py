@@ -83,3 +83,23 @@ def test_a_signal_that_is_heard_late_goes_before_the_exception_that_it_led_to() 
     later = ended(3, 2, signal="SIGSEGV")
     for beside in (other, later):
         assert in_words.cause(incident(first, beside, reason=reason, rank=5)) == f"{reason} (broken pipe)"
+
+
+def test_ranks_that_were_killed_together_are_all_named() -> None:
+    """Whichever was heard first, also one that waited for its next epoch; a long list is cut."""
+    reason = "rank 3 on m3 was killed by SIGKILL"
+    first = ended(3, 1, signal="SIGKILL")
+    others = ended(5, 1, signal="SIGKILL"), ended(6, 1, signal="SIGKILL", waited=True)
+    assert in_words.cause(incident(first, *others, reason=reason, rank=3)) == (
+        "rank 3 on m3 was killed by SIGKILL, as were rank 5 on m5 and rank 6 on m6"
+    )
+    odd = ended(7, 1, signal="SIGSEGV")
+    assert in_words.cause(incident(first, odd, others[0], reason=reason, rank=3)) == (
+        "rank 3 on m3 was killed by SIGKILL, as was rank 5 on m5, and rank 7 on m7 by SIGSEGV"
+    )
+    many = [ended(rank, 1, signal="SIGKILL") for rank in range(4, 20)]
+    assert in_words.cause(incident(first, *many, reason=reason, rank=3)) == (
+        "rank 3 on m3 was killed by SIGKILL, as were rank 4 on m4, rank 5 on m5, rank 6 on m6 and 13 more"
+    )
+    later, echo = ended(5, 2, signal="SIGKILL"), ended(6, 1, cascade=True)
+    assert in_words.cause(incident(first, later, echo, reason=reason, rank=3)) == reason
