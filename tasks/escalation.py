@@ -15,7 +15,7 @@ from holdfast.models.history import ActionState, machine_of
 from holdfast.models.job import Job
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
-from holdfast.operations import flaps, offenders
+from holdfast.operations import flaps, offenders, regularity
 from holdfast.operations.swap import excluded
 from holdfast.policies.classify import suspects
 from holdfast.policies.classify.signature import Signature
@@ -94,7 +94,8 @@ def _compared_only(case: RecoveryContext, verdict: Verdict) -> bool:
 async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> EscalationResult:
     match rung:
         case Rung.RETRY:
-            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
+            regular = _of_newest_rung(case, "regular")
+            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case), regular) if told)
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
             spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
@@ -182,6 +183,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
         fell = falls.of(case)
         seen = circumstances(case, fell, common_cause)
         decision = decide(case, fell, seen)
+        regular = None if case.again else regularity.of(case.ctx, case.incident)
         return {
             "rung": decision.rung.value,
             "reasons": list(decision.reasons),
@@ -190,6 +192,8 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "spared": seen.spared,
             "only_machine": seen.only_machine if decision.elsewhere else "",
             "often": "; ".join(dict.fromkeys(seen.flapping.values())),
+            "regular": regular.in_words if regular else "",
+            "look": bool(regular and regular.look),
             "epoch": case.broken_epoch,
         }
 

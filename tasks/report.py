@@ -110,7 +110,15 @@ def _goes_on(case: RecoveryContext) -> None:
 def outcome(case: RecoveryContext) -> State[Any]:
     """Return the flow run's final state, named by how the incident ended."""
     incident = case.incident
+    if incident.state is IncidentState.RECOVERED and _look(case):
+        return Completed(name="Needs human", message=f"the job runs on: {incident.summary}")
     return Completed(name=incident.state.value.replace("_", " ").capitalize(), message=incident.summary)
+
+
+def _look(case: RecoveryContext) -> bool:
+    """Return whether a person is to look at a failure that comes again and again, though the job goes on."""
+    rungs = case.done("rung")
+    return bool(rungs and (rungs[-1].result or {}).get("look"))
 
 
 async def _close(

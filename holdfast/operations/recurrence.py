@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job
+from holdfast.operations import regularity
 from holdfast.operations.context import Context
 
 _QUIET_STEPS = 20
@@ -31,7 +32,8 @@ def recurrence(ctx: Context, incident: Incident, job: Job) -> Recurrence:
     epochs = ctx.ledger.epochs(job.name)
     before = max((each.reached for each in epochs if each.epoch <= earlier[0].epoch), default=0)
     quiet = max((each.reached for each in epochs), default=0) - before
-    return Recurrence(again=int(quiet < _QUIET_STEPS), often=fails_often(ctx, incident))
+    often = fails_often(ctx, incident) or regularity.of(ctx, incident) is not None
+    return Recurrence(again=int(quiet < _QUIET_STEPS), often=often)
 
 
 def fails_often(ctx: Context, incident: Incident) -> bool:

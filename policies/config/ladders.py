@@ -63,6 +63,14 @@ class OftenPolicy(Given):
     window_s: float = Seconds
 
 
+class RegularPolicy(Given):
+    """When failures that come after about as many steps each time count as one that grows in the job."""
+
+    count: int = Field(ge=3)
+    look: int = Field(ge=3)
+    within: float = Share
+
+
 class StandingOutPolicy(Given):
     """When a machine goes that only stands out in hangs or by its pace, and how many of one job do."""
 
@@ -107,6 +115,7 @@ class LadderPolicy(Given):
     code_changed_s: float = Field(ge=0)
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy
+    regular: RegularPolicy
     standing_out: StandingOutPolicy
     flaps: FlapPolicy
     gpu_errors: GpuErrorsPolicy

@@ -21,7 +21,7 @@ _LOCK = 0x65766963  # "evic", of PostgreSQL's advisory locks
 
 
 class Past(Protocol):
-    """The times of evictions after ``since`` (Unix seconds), of one job or all: those that the breaker counts, or others."""
+    """The times of evictions after ``since`` (Unix seconds), of one job or all: counted by the breaker, or not."""
 
     def __call__(  # noqa: D102
         self, since: float, job: str | None = None, *, counted: bool = True
