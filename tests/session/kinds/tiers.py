@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.agent import wire
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.session import Session
-from holdfast.session.restore import restore_remote
-from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
+from holdfast.storage import objects
 from tests.session.harness import FakeAgent, patience
 from tests.session.small import session_of
 from tests.storage.checkpoints.publish import publish
@@ -71,8 +73,7 @@ class Site:
         """Bring ``state`` back as of ``step``, and go on with it."""
         shard = self.agent.shard(0, step)
         if tier == "s3":
-            restore_remote(StateTree(state), self.remote(step), 0)
-            return self.begin_at(step)
+            return self._from_store(step, state)
         if tier == "copy":
             self._count += 1
             copied = self.folder / f"copy{self._count}" / shard.name
@@ -82,18 +83,21 @@ class Site:
             shard = copied
         return self.begin(state, (step, shard))
 
-    def begin_at(self, step: int) -> Session:
-        """A session that begins after ``step``, of a state that was restored otherwise."""
-        return session_of(self.agent, (step, Path()))
-
-    def remote(self, step: int) -> RemoteReader:
-        """A reader of the checkpoint in S3."""
+    def _from_store(self, step: int, state: Mapping[str, Any]) -> Session:
+        """A session of a new epoch whose ticket names the checkpoint in S3, as for a job that lost all machines."""
         self._count += 1
         bucket: Any = Bucket()
-        saved: RemoteCheckpoint = upload(
-            bucket, publish(self.agent.shards, step, self.folder / f"s3-{self._count}"), step=step
-        )
-        return RemoteReader(bucket, saved.key, job="gpt", step=step, alone=True)
+        folder = publish(self.agent.shards, step, self.folder / f"s3-{self._count}")
+        saved: RemoteCheckpoint = upload(bucket, folder, step=step)
+        ticket = self.folder / f"ticket-{self._count}"
+        place = {"job": "gpt", "step": step, "tier": "s3", "key": saved.key, "path": "", "alone": False}
+        ticket.write_text(json.dumps(place | {"store": {}}))
+        told = {wire.ENV_RESTORE: json.dumps({"step": step, "ticket": str(ticket)})}
+        session = session_of(self.agent, **told)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(objects, "connect", lambda _: bucket)
+            assert session.restore(state) == step
+        return session
 
 
 def _not_metadata(_: str, names: list[str]) -> set[str]:
