@@ -124,10 +124,10 @@ def test_an_optimizer_with_a_hook_is_told() -> None:
 def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither other random numbers, nor files, nor threads."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before, threads = rng.capture(), threading.active_count()
+    before, threads = rng.capture(), {*threading.enumerate()}
     rehearsal.rehearse()
     after = rng.capture()
     assert torch.equal(before["torch"], after["torch"])
     assert before["python"] == after["python"]
-    assert threading.active_count() == threads
+    assert threads.issuperset(threading.enumerate())  # one of a test before may have ended
     assert list(tmp_path.iterdir()) == []
