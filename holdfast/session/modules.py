@@ -270,8 +270,10 @@ class ModulePart:
         fresh = values.get(key)
         home = self._home(key)
         values[key] = value
-        if not isinstance(value, Tensor) or home is None or home[1] not in home[0]._buffers:
+        if not isinstance(value, Tensor) or home is None:
             return False
+        if home[1] not in home[0]._buffers:
+            return self._retyped(home[0]._parameters[home[1]], key, value, values)
         if (
             isinstance(fresh, Tensor)
             and fits(fresh, value.shape, value.dtype)
@@ -281,6 +283,16 @@ class ModulePart:
             values[key] = fresh
         else:
             home[0]._buffers[home[1]] = value
+        return True
+
+    def _retyped(self, param: Tensor | None, key: str, value: Tensor, values: dict[str, Any]) -> bool:
+        """Give a parameter whose type changed while it was trained the elements of that type: a copy converts them."""
+        if param is None or isinstance(param, DTensor) or not is_plain(param) or not is_plain(value):
+            return False
+        if param.shape != value.shape or param.dtype == value.dtype:
+            return False
+        param.data = value.detach().to(param.device)
+        values[key] = param.detach()
         return True
 
     def _thaw(self) -> None:

@@ -120,16 +120,20 @@ class StateTree:
         self._last = modules
         if self._fixed is None or not identical([*modules, *optimizers], self._fixed[0]):
             parts = f"{structure.key(self.rank)}.{PARTS}"
-            self._fixed = [*modules, *optimizers], {parts: self._told()} | self._flat([*modules, *optimizers])
+            both = [*modules, *optimizers]
+            self._fixed = both, self._flat(both, {parts: self._told()})
+        loose = self._flat(others)
+        _require_apart(self._fixed[1], loose)
         self._encoded = [*modules, *optimizers, *others]
-        return self._fixed[1], self._flat(others)
+        return self._fixed[1], loose
 
-    def _flat(self, parts: Sequence[Encoded]) -> dict[str, Any]:
+    def _flat(self, parts: Sequence[Encoded], begun: Mapping[str, Any] | None = None) -> dict[str, Any]:
         own = structure.key(self.rank)
-        flat: dict[str, Any] = {}
+        flat: dict[str, Any] = {**(begun or {})}
         for each in parts:
-            flat |= each.items
-            flat |= {f"{own}.{name}": node for name, node in each.nodes.items()}
+            named = each.items | {f"{own}.{name}": node for name, node in each.nodes.items()}
+            _require_apart(flat, named)
+            flat |= named
         return flat
 
     @property
@@ -313,6 +317,24 @@ class StateTree:
     def others(self) -> Iterator[tuple[str, OtherPart]]:
         """Yield all else by name."""
         yield from self._others.items()
+
+
+def _require_apart(flat: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    """Refuse items of a part that would lie where another part's lie; a plain value is in the tree of its part as well.
+
+    Raises:
+        ScriptRefusedError: names the item.
+    """
+    if flat.keys().isdisjoint(named):
+        return
+    for name in sorted(flat.keys() & named.keys()):
+        is_tree = structure.is_tree(name)
+        if is_tree or isinstance(flat[name], Tensor) or isinstance(named[name], Tensor):
+            raise ScriptRefusedError(
+                f"{name.partition('.')[2] if is_tree else name}: two parts of the state have an item of this name, and "
+                "one would be restored as the other. Give the part whose own name has a dot or a slash in it another "
+                "name, in Session.restore() and in Session.checkpoint()."
+            )
 
 
 def _same(one: Any, other: Any) -> bool:

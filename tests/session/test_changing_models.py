@@ -74,6 +74,31 @@ def test_moments_follow_layers_that_get_other_names(change: Any, make_agent: Mak
         assert torch.equal(one, other)
 
 
+def test_parameters_that_change_their_type_come_back_in_it(make_agent: MakeAgent) -> None:
+    """Restored into the model of the beginning, where a copy would round them."""
+    agent = make_agent()
+    session, model = session_of(agent), nn.Linear(2, 2)
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+    session.restore(state)
+    for number in (1, 2):
+        session.step(number)
+        session.checkpoint(state)
+        assert session.flush()
+        model.double()
+        with torch.no_grad():
+            model.weight.fill_(1 + 2**-40)
+    session.step(3)
+    session.checkpoint(state)
+    assert session.flush()
+    fresh = nn.Linear(2, 2)
+    again = {"model": fresh, "optimizer": torch.optim.SGD(fresh.parameters(), 0.1)}
+    assert session_of(agent, (3, agent.shard(0, 3))).restore(again) == 3
+    for name, each in model.named_parameters():
+        assert fresh.get_parameter(name).dtype == torch.float64
+        assert torch.equal(fresh.get_parameter(name), each)
+    assert again["optimizer"].param_groups[0]["params"] == [*fresh.parameters()]
+
+
 def test_a_layer_that_the_optimizer_lost_is_a_failed_save(make_agent: MakeAgent) -> None:
     """It could not be restored: the save is counted as failed, and training goes on."""
     agent = make_agent()

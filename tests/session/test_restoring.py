@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
+from holdfast.session import rng
 from holdfast.session.known import Known
 from holdfast.session.optimizers import OptimizerPart
 from holdfast.session.part import Part
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, room
 from tests.session.conftest import MakeAgent
-from tests.session.small import run, seed, session_of, training
+from tests.session.small import Counter, run, seed, session_of, training
 
 pytestmark = pytest.mark.torch
 
@@ -49,6 +51,82 @@ def test_resuming_forgets_shards_beyond_the_restored_step(make_agent: MakeAgent)
     session.checkpoint(state)
     assert session.flush()
     assert [(each.step, each.epoch) for _, each in buffers.inventory(agent.shards)] == [(5, 1), (6, 2)]
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64, np.random.SFC64])
+def test_a_generator_that_a_script_gave_to_numpy_goes_on(kind: Any, make_agent: MakeAgent) -> None:
+    """Every save has its state, and a process in which numpy has its own gets one of the same kind."""
+    agent, first = make_agent(), np.random.get_state(legacy=False)["bit_generator"]
+    session, state = session_of(agent), {"counter": Counter()}
+    try:
+        np.random.set_bit_generator(kind(1))
+        session.restore(state)
+        for step in (1, 2, 3):
+            np.random.standard_normal()
+            session.step(step)
+            session.checkpoint(state)
+            assert session.flush()
+        assert session.counts.saved == 3
+        expected = np.random.standard_normal(3).tolist()
+        np.random.set_bit_generator(np.random.MT19937(5))
+        session_of(agent, (3, agent.shard(0, 3))).restore(state)
+        rng.apply(saved := rng.capture())
+        assert np.random.standard_normal(3).tolist() == expected
+        drawn = []
+        for rank in (1, 2, 1):  # of more ranks than saved it
+            rng.apply(saved, reseed_as=rank)
+            drawn.append(np.random.standard_normal(3).tolist())
+        assert drawn[0] == drawn[2] != drawn[1]
+        assert expected not in drawn
+    finally:
+        np.random.set_bit_generator(getattr(np.random, first)())
+
+
+def _with_head(name: str) -> dict[str, Any]:
+    """A model with a head, and another one under a ``name`` of its own."""
+    return {"model": nn.ModuleDict({"head": nn.Linear(2, 1)}), name: nn.Linear(2, 1)}
+
+
+def _with_options(name: str) -> dict[str, Any]:
+    return training() | {name: Counter()}
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (_with_head("model.head"), "model.head.bias"),
+        (_with_options("optimizer/groups"), "optimizer/groups"),
+    ],
+)
+def test_parts_whose_names_make_one_of_two_tensors_are_refused(
+    state: dict[str, Any], told: str, make_agent: MakeAgent
+) -> None:
+    """The second would come back in place of the first."""
+    session = session_of(make_agent())
+    session.restore(state)
+    session.step(1)
+    with pytest.raises(
+        ScriptRefusedError, match=rf"{told}: two parts of the state have an item of this name"
+    ):
+        session.checkpoint(state)
+
+
+def test_parts_with_dots_in_their_names_are_no_error(make_agent: MakeAgent) -> None:
+    """As long as all of their items have names of their own."""
+    agent = make_agent()
+    session, state = (
+        session_of(agent),
+        _with_head("model.other") | {"counter": Counter(), "counter.value": Counter()},
+    )
+    session.restore(state)
+    state["counter.value"].value = 7
+    session.step(1)
+    session.checkpoint(state)
+    assert session.flush()
+    fresh = _with_head("model.other") | {"counter": Counter(), "counter.value": Counter()}
+    session_of(agent, (1, agent.shard(0, 1))).restore(fresh)
+    assert (fresh["counter"].value, fresh["counter.value"].value) == (0, 7)
+    assert torch.equal(fresh["model.other"].weight, state["model.other"].weight)
 
 
 def test_a_torn_shard_is_refused_by_name(make_agent: MakeAgent) -> None:
