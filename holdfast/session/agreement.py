@@ -130,7 +130,7 @@ class Group:
         """
         if self._group is None:
             return list(needs), True
-        told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64)
+        told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64, device="cpu")
         wait(self._group.allreduce([told], _largest()))
         if self._counter is not None:  # by now all ranks are in the group
             self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < self._group.size()
@@ -142,7 +142,7 @@ class Group:
         """Return, for each value, whether all ranks gave the same. Waits for all ranks, as :meth:`agree` does."""
         if self._group is None or not values:
             return [True] * len(values)
-        told = torch.tensor(_mirrored(*values), dtype=torch.int64)
+        told = torch.tensor(_mirrored(*values), dtype=torch.int64, device="cpu")
         wait(self._group.allreduce([told], _largest()))
         return _alike(told.tolist())
 
@@ -180,7 +180,7 @@ class Group:
         )
         replicated = [each if vote.saved else 0 for each in vote.replicated]
         told = torch.tensor(
-            (*flags, vote.calls, *_mirrored(*pairs), *_both_ways(replicated)), dtype=torch.int64
+            (*flags, vote.calls, *_mirrored(*pairs), *_both_ways(replicated)), dtype=torch.int64, device="cpu"
         )
         try:
             work = self._group.allreduce([told], _largest())

@@ -55,7 +55,7 @@ def rehearse() -> None:
 def _rehearse(folder: Path) -> None:
     model = _Model()
     optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.zeros(2, 8, dtype=torch.long)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device="cpu")
     loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)

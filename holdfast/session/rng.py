@@ -97,7 +97,7 @@ def apply(state: Mapping[str, Any], *, reseed_as: int | None = None) -> None:
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"], own_device())
     if reseed_as is not None:
-        seed = int(torch.randint(2**31, (1,))) + reseed_as
+        seed = int(torch.randint(2**31, (1,), device="cpu")) + reseed_as
         random.seed(seed)
         _seed_numpy(seed % 2**32)
         torch.manual_seed(seed)

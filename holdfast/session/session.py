@@ -7,8 +7,10 @@ import operator
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, SupportsFloat, SupportsIndex, get_args
 
+import torch
 import torch.distributed as dist
 
 from holdfast.agent.wire import Control, Sender
@@ -79,29 +81,12 @@ class Session:
                 step was reported before.
             UnavailableError: S3 does not answer.
         """
-        context, shard = self._context, None
+        context = self._context
         if context:
             self._calls.restores(state)
         keep_the_scripts()  # also of a script that made them, or more, after its session
-        if context and context.restore.ticket:
-            tree = self._saver.tree_of(state)
-            cost, shard, kept = redeem(
-                context.restore.ticket, tree, context.rank, self._saver.take_over, self._wait_at_restore
-            )
-            if kept is not None:
-                self._saver.keep(kept)
-            if self._reporter:
-                self._reporter.send("restored", **cost)
-            # Ranks that were started ahead learn the step only from their ticket.
-            self._step = self._start = int(cost["step"])
-        elif context and context.restore.path:
-            shard = context.restore.path
-            self._saver.take_over()
-            if shard.is_dir():
-                restore(self._saver.tree_of(state), shard, context.rank)
-            else:
-                shard = recover(self._saver.tree_of(state), context.rank, shard).shard
-            self._step = self._start = context.restore.step
+        with torch.inference_mode(mode=False):  # else what is made here could never be trained
+            shard = self._load(state)
         if context and context.replay_steps is None:
             discard_newer(context.shards, self._start, context.rank)
             self._saver.require_room(state)
@@ -113,6 +98,32 @@ class Session:
             )  # what a restore may load, and so a rehearsal
         self._stepped = time.perf_counter()
         return self._start
+
+    def _load(self, state: Mapping[str, Any]) -> Path | None:
+        """Load ``state`` from where the agent has it; return the shard that all of it came from, if it was one."""
+        context = self._context
+        if context and context.restore.ticket:
+            tree = self._saver.tree_of(state)
+            cost, shard, kept = redeem(
+                context.restore.ticket, tree, context.rank, self._saver.take_over, self._wait_at_restore
+            )
+            if kept is not None:
+                self._saver.keep(kept)
+            if self._reporter:
+                self._reporter.send("restored", **cost)
+            # Ranks that were started ahead learn the step only from their ticket.
+            self._step = self._start = int(cost["step"])
+            return shard
+        if context and context.restore.path:
+            shard = context.restore.path
+            self._saver.take_over()
+            if shard.is_dir():
+                restore(self._saver.tree_of(state), shard, context.rank)
+            else:
+                shard = recover(self._saver.tree_of(state), context.rank, shard).shard
+            self._step = self._start = context.restore.step
+            return shard
+        return None
 
     def phase(self, name: str) -> Phase:
         """Time a part of the step: ``with session.phase("forward"): ...``.
@@ -213,14 +224,15 @@ class Session:
                 self._saver.flush(HELD_S)
             everything, began = overlap == "all", time.perf_counter()
             save = self._saver.save_last if last else self._saver.save
-            save(
-                state,
-                step,
-                good=self._good,
-                everything=everything,
-                step_s=self._step_s,
-                restored=self._start,
-            )
+            with torch.inference_mode(mode=False):  # else no later save could write into what is made here
+                save(
+                    state,
+                    step,
+                    good=self._good,
+                    everything=everything,
+                    step_s=self._step_s,
+                    restored=self._start,
+                )
             self._phases.add("checkpoint", time.perf_counter() - began)
         self._pause_or_end()
         self._at_boundary = False

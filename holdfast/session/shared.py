@@ -94,7 +94,11 @@ def settle(
 
 def hash_of(tensor: Tensor) -> int:
     """Return a positive hash of the elements of a tensor on the CPU, in its memory order."""
-    raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+    raw = (
+        tensor.reshape(-1).view(torch.uint8)
+        if tensor.numel()
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
     return (xxhash.xxh3_64_intdigest(raw.numpy().data) >> 2) + 1
 
 

@@ -60,7 +60,7 @@ def zip_form(shape: torch.Size, dtype: torch.dtype) -> ZipForm:
     """Return the bytes that ``torch.save`` writes around the data of a contiguous tensor."""
     stream = io.BytesIO()
     with torch.serialization.skip_data():
-        torch.save(torch.empty(shape, dtype=dtype), stream)
+        torch.save(torch.empty(shape, dtype=dtype, device="cpu"), stream)
     data_nbytes = math.prod(shape) * dtype.itemsize
     with stream.getbuffer() as content:
         at = _data_offset(stream)

@@ -223,7 +223,7 @@ class RawReader:
             made = (
                 torch.frombuffer(bytearray(data), dtype=torch.uint8)
                 if data
-                else torch.empty(0, dtype=torch.uint8)
+                else torch.empty(0, dtype=torch.uint8, device="cpu")
             )
             self._storages[number] = made.to(device).untyped_storage()
         known = getattr(torch, dtype, None)
@@ -288,10 +288,21 @@ def _sparse(kind: str, tensors: list[Tensor], told: Any) -> Tensor:
     shape, coalesced = told
     if kind == "torch.sparse_coo":
         return torch.sparse_coo_tensor(
-            tensors[0], tensors[1], shape, is_coalesced=coalesced, check_invariants=True
+            tensors[0],
+            tensors[1],
+            shape,
+            device=tensors[1].device,
+            is_coalesced=coalesced,
+            check_invariants=True,
         )
     return torch.sparse_compressed_tensor(
-        tensors[0], tensors[1], tensors[2], shape, layout=_LAYOUTS[kind], check_invariants=True
+        tensors[0],
+        tensors[1],
+        tensors[2],
+        shape,
+        device=tensors[2].device,
+        layout=_LAYOUTS[kind],
+        check_invariants=True,
     )
 
 
@@ -316,7 +327,7 @@ _MAKERS: dict[str, Callable[[list[Tensor], Any], Tensor]] = {
     "negated": lambda tensors, _: torch._neg_view(tensors[0]),
     "jagged": _jagged,
     "nested": lambda tensors, dtype: torch.nested.nested_tensor(
-        tensors, dtype=dtype and getattr(torch, dtype)
+        tensors, dtype=dtype and getattr(torch, dtype), device=tensors[0].device if tensors else "cpu"
     ),
     "quantized": _per_tensor,
     "quantized_channels": _per_channel,

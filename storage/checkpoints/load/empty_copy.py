@@ -59,7 +59,7 @@ class EmptyBoxes(Tensor):
     def __new__(cls, known: TensorStorageMetadata, boxes: Iterable[LoadedBox]) -> EmptyBoxes:
         """Room for ``boxes`` of the tensor that ``known`` describes."""
         made: EmptyBoxes = Tensor._make_wrapper_subclass(cls, known.size, dtype=known.properties.dtype)
-        made.parts = {box.offsets: torch.empty(box.sizes, dtype=box.dtype) for box in boxes}
+        made.parts = {box.offsets: torch.empty(box.sizes, dtype=box.dtype, device="cpu") for box in boxes}
         return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -116,16 +116,16 @@ class Exchange:
         if self._group is None:
             assert values is not None
             return values[0]
-        sizes = torch.zeros(self.size, dtype=torch.int64)
+        sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
         packed: list[bytes] = []
         if self.rank == 0:
             assert values is not None
             packed = [pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) for value in values]
-            sizes = torch.tensor([len(each) for each in packed], dtype=torch.int64)
+            sizes = torch.tensor([len(each) for each in packed], dtype=torch.int64, device="cpu")
         dist.broadcast(sizes, src=0, group=self._group)
         counts = [len(each) for each in packed] or [0] * self.size
         outgoing = torch.frombuffer(bytearray(b"".join(packed) or b"-"), dtype=torch.uint8)
-        got = torch.empty(int(sizes[self.rank]), dtype=torch.uint8)
+        got = torch.empty(int(sizes[self.rank]), dtype=torch.uint8, device="cpu")
         self.swap(outgoing[: sum(counts)], counts, got, [len(got)] + [0] * (self.size - 1))
         return pickle.loads(got.numpy().data)
 
@@ -173,7 +173,7 @@ class Exchange:
         """Return the sums of all ranks' ``values``."""
         if self._group is None:
             return list(values)
-        total = torch.tensor(list(values), dtype=torch.int64)
+        total = torch.tensor(list(values), dtype=torch.int64, device="cpu")
         dist.all_reduce(total, group=self._group)
         return [int(each) for each in total]
 
@@ -197,11 +197,11 @@ class Exchange:
         """Send each rank its own of this rank's ``parts``; what each rank sent to this one, in order."""
         if self._group is None:
             return list(parts)
-        counts = torch.tensor([len(each) for each in parts], dtype=torch.int64)
+        counts = torch.tensor([len(each) for each in parts], dtype=torch.int64, device="cpu")
         receives = torch.empty_like(counts)
         dist.all_to_all_single(receives, counts, group=self._group)
         outgoing = torch.frombuffer(bytearray(b"".join(parts) + b"-"), dtype=torch.uint8)[:-1]
-        incoming = torch.empty(int(receives.sum()), dtype=torch.uint8)
+        incoming = torch.empty(int(receives.sum()), dtype=torch.uint8, device="cpu")
         self.swap(outgoing, counts.tolist(), incoming, receives.tolist())
         return [bytes(each.numpy()) for each in torch.split(incoming, receives.tolist())]
 

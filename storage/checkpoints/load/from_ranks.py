@@ -153,10 +153,10 @@ class RanksReader(StorageReader):
         for _ in range(-(-self._exchange.largest(most) // self._most)):
             counts = [min(self._most, each.left) for each in outgoing]
             receives = [min(self._most, each.left) for each in incoming]
-            sent = torch.empty(sum(counts), dtype=torch.uint8)
+            sent = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
             for each, room in zip(outgoing, torch.split(sent, counts), strict=True):
                 each.give(room)
-            got = torch.empty(sum(receives), dtype=torch.uint8)
+            got = torch.empty(sum(receives), dtype=torch.uint8, device="cpu")
             self._exchange.swap(sent, counts, got, receives)
             for taking, piece in zip(incoming, torch.split(got, receives), strict=True):
                 taking.take(piece)
@@ -179,7 +179,7 @@ class _Outgoing:
 
     def __init__(self, parts: Iterator[Tensor], nbytes: int) -> None:
         self._parts = parts
-        self._now = torch.empty(0, dtype=torch.uint8)
+        self._now = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.left = nbytes
         self.trouble: Exception | None = None
         """The error of a byte that could not be read; the exchange itself goes on meanwhile, so that no rank waits."""
@@ -211,7 +211,7 @@ class _Incoming:
         self._orders = iter(orders)
         self._stock, self._planner = stock, planner
         self._now: _Order | None = None
-        self._bytes = self._room = torch.empty(0, dtype=torch.uint8)
+        self._bytes = self._room = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.trouble: Exception | None = None
         """The error of an item that could not be taken; the exchange goes on."""
         self.nbytes = self.left = sum(each.nbytes for each in orders)
@@ -222,7 +222,7 @@ class _Incoming:
         while len(piece):
             while self._now is None or not self._now.nbytes:
                 self._now = next(self._orders)
-                self._bytes = self._room = torch.empty(self._now.nbytes, dtype=torch.uint8)
+                self._bytes = self._room = torch.empty(self._now.nbytes, dtype=torch.uint8, device="cpu")
             count = min(len(piece), len(self._room))
             self._room[:count] = piece[:count]
             piece, self._room = piece[count:], self._room[count:]

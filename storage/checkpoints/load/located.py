@@ -107,7 +107,7 @@ class Locator:
             and target.is_contiguous()
             and not (target.is_conj() or target.is_neg())
         )
-        staging = target if straight else torch.empty(high - low, dtype=dtype)
+        staging = target if straight else torch.empty(high - low, dtype=dtype, device="cpu")
         data_at = offset + len(form.head) + low * dtype.itemsize
         end = offset + len(form.head) + high * dtype.itemsize
 

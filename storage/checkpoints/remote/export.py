@@ -82,7 +82,7 @@ def to_safetensors(store: ObjectStore, key: str, target: Path, part: str = "mode
 
     def template(metadata: Metadata) -> dict[str, object]:
         tensors = {
-            name: torch.empty(known.size, dtype=known.properties.dtype)
+            name: torch.empty(known.size, dtype=known.properties.dtype, device="cpu")
             for name, known in metadata.state_dict_metadata.items()
             if isinstance(known, TensorStorageMetadata) and name.startswith(f"{part}.")
         }

@@ -114,7 +114,7 @@ class Work:
     def buffer(self, name: str, nbytes: int) -> Tensor:
         """Memory for a round, used again in later ones: pages that a process has touched cost no more."""
         if (held := self._buffers.get(name)) is None or len(held) < nbytes:
-            self._buffers[name] = held = torch.empty(nbytes, dtype=torch.uint8)
+            self._buffers[name] = held = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return held[:nbytes]
 
     def place(self, file: int, start: int, piece: Bytes) -> None:

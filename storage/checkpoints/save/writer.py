@@ -309,6 +309,6 @@ def tensor_view(buf: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dty
     """Return a tensor over bytes of ``buf``, without a copy."""
     nbytes = shape.numel() * dtype.itemsize
     if nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     raw = torch.frombuffer(buf, dtype=torch.uint8, count=nbytes, offset=offset)
     return raw.view(dtype).view(shape)
