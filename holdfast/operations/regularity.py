@@ -22,6 +22,8 @@ def of(ctx: Context, incident: Incident) -> regular.Regular | None:
             continue
         run = epochs[each.epoch]
         known: dict[str, object] = {"incident_class": each.incident_class, "version": run.code_version}
-        known |= {"what": signature.of(each).what, "steps": run.reached - run.start_step}
+        failed = signature.of(each)
+        known |= {"what": failed.what, "from_outside": failed.from_outside}
+        known["steps"] = run.reached - run.start_step
         runs.append(regular.FailedRun.model_validate(known))
     return regular.find(runs, ctx.policy.ladder.regular)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from holdfast.models.base import Frozen
-from holdfast.models.classes import RecordedClass
+from holdfast.models.classes import IncidentClass, RecordedClass
 from holdfast.policies.config.ladders import RegularPolicy
 
 
@@ -24,6 +24,18 @@ class FailedRun(Frozen):
     """Of the code."""
     steps: int
     """Steps since its processes started."""
+    from_outside: bool = False
+    """Whether a signal from outside ended it."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether what ended it can be something that grew in its processes.
+
+        A kill is that only where the kernel was short of memory: no one else knows how far the processes have got.
+        """
+        if self.incident_class == IncidentClass.HOST_PRESSURE:
+            return True
+        return self.incident_class == IncidentClass.JOB_CRASH and not self.from_outside
 
 
 class Regular(Frozen):
@@ -57,7 +69,9 @@ def find(runs: Sequence[FailedRun], policy: RegularPolicy) -> Regular | None:
     alike: list[FailedRun] = []
     for run in reversed(runs):
         first = alike[0] if alike else run
-        if not run.steps or not run.what or not _same(run, first) or not _even([*alike, run], policy.within):
+        if not (run.may_grow and run.steps and run.what and _same(run, first)):
+            break
+        if not _even([*alike, run], policy.within):
             break
         alike.append(run)
     if len(alike) < policy.count:

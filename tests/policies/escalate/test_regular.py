@@ -19,6 +19,20 @@ def runs(*steps: int, what: str = "SIGKILL", version: str = "v1") -> list[Failed
     return [FailedRun.model_validate(known | {"steps": each}) for each in steps]
 
 
+def crashes(*steps: int, **more: object) -> list[FailedRun]:
+    return [
+        each.model_copy(update={"incident_class": IncidentClass.JOB_CRASH, **more}) for each in runs(*steps)
+    ]
+
+
+def test_kills_from_outside_and_lost_machines_are_no_leak() -> None:
+    """Somebody who kills every quarter of an hour does so after about as many steps as well."""
+    assert regular.find(crashes(20, 20, 20, 20), POLICY)
+    assert regular.find(crashes(20, 20, 20, 20, from_outside=True), POLICY) is None
+    lost = crashes(20, 20, 20, 20, incident_class=IncidentClass.MACHINE_FAULT, what="machine_lost")
+    assert regular.find(lost, POLICY) is None
+
+
 def test_a_leak_is_named_with_its_steps() -> None:
     found = regular.find(runs(20, 22, 19, 20), POLICY)
     assert found is not None
