@@ -104,8 +104,10 @@ def saves(
     session: Session, state: dict[str, Any], rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
     """Seconds of saves beside nothing else: the call, until the copy has ended, until the save is complete."""
+    optimizer = state["optimizer"]
     found: dict[str, list[float]] = {"call_s": [], "copy_s": [], "whole_s": []}
     for step in range(2, WARM + rounds + 2):
+        optimizer.step()
         synchronize(device)
         begun = time.perf_counter()
         session.step(step)

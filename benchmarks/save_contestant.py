@@ -47,7 +47,7 @@ def holdfast_session(model: Model, folder: Path) -> Iterator[Save]:
 
         def save(step: int) -> Wait:
             session.step(step)
-            session.checkpoint(state)
+            session.checkpoint(state, overlap="all")  # no optimizer steps here
             return session.wait
 
         save.settle = session.flush  # type: ignore[attr-defined]

@@ -33,6 +33,11 @@ from holdfast.storage.checkpoints.save.glance import identical
 _NOTHING = Encoded({}, {}, {})
 
 
+def first_params(optimizer: Optimizer) -> set[int]:
+    """Return the identities of each group's first parameter: of an optimizer and of one around it they are the same."""
+    return {id(group["params"][0]) for group in optimizer.param_groups if group["params"]}
+
+
 class OptimizerPart:
     """One optimizer of the state, with the modules whose parameters it updates."""
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError, StaleError
 from holdfast.session.agreement import Vote
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import RankContext
+from holdfast.session.optimizers import first_params
 from holdfast.session.outcomes import Outcomes
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
@@ -67,6 +68,8 @@ class Saver:
         self._stalled_s = 0.0
         self._recorded = False
         """An optimizer's step is part of a CUDA graph: when that is replayed, nothing is called that could wait."""
+        self._stepped: set[int] = set()
+        """Of optimizers that waited for a save before they stepped, since the last one began."""
         self._unhook = _before_every_update(self)
         self._closed = False
         self._patient = True
@@ -215,12 +218,14 @@ class Saver:
             save.wait()
             self._stalled_s += time.perf_counter() - began
 
-    def before_update(self) -> None:
+    def before_update(self, optimizer: Optimizer) -> None:
         """Do as :meth:`wait` does before an optimizer's step; from one that is recorded on, nothing is copied later.
 
-        A graph that is recorded may wait for no work outside of it.
+        A graph that is recorded may wait for no work outside of it. One that was recorded before there was a saver, or
+        a compiled step, does not come here at all: what its optimizer updates is copied at once.
         """
         if not _is_recorded():
+            self._stepped |= first_params(optimizer)
             self.wait()
         elif not self._recorded:
             self._recorded = True
@@ -291,7 +296,8 @@ class Saver:
                     raise unsteady(self._context.rank, step)
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True, needs_plan=True), None
-            updated = frozenset[int]() if self._recorded else tree.updated()
+            stepped, self._stepped = self._stepped, set()
+            updated = tree.updated(frozenset() if self._recorded else stepped)
             return Vote(number, step, writer.layout.plan), self._start(
                 writer, contents, number, step, None if everything else updated
             )
@@ -375,9 +381,9 @@ def _before_every_update(saver: Saver) -> Callable[[], object]:
     """Have every optimizer wait for the copy under way before it changes parameters; return what ends that."""
     known = weakref.ref(saver)
 
-    def wait(*_: object) -> None:
+    def wait(optimizer: Optimizer, *_: object) -> None:
         if (alive := known()) is not None:
-            alive.before_update()
+            alive.before_update(optimizer)
 
     handle = register_optimizer_step_pre_hook(wait)
     return weakref.finalize(saver, handle.remove)

@@ -22,7 +22,7 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
-from holdfast.session.optimizers import OptimizerPart
+from holdfast.session.optimizers import OptimizerPart, first_params
 from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, parts_of
 from holdfast.storage.checkpoints.format import structure
@@ -175,9 +175,16 @@ class StateTree:
         """Return buffers of all modules, by full name."""
         return {name: each for part in self._modules.values() for name, each in part.buffers().items()}
 
-    def updated(self) -> frozenset[int]:
-        """Return addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`."""
-        each = [optimizer.updated() for optimizer in self._optimizers.values()]
+    def updated(self, stepped: Set[int] | None = None) -> frozenset[int]:
+        """Return addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`.
+
+        ``stepped``: :func:`.first_params` of the optimizers that count; None: all.
+        """
+        each = [
+            part.updated()
+            for part in self._optimizers.values()
+            if stepped is None or not stepped.isdisjoint(first_params(part.optimizer))
+        ]
         if not identical(each, self._updated[0]):
             self._updated = each, frozenset().union(*each)
         return self._updated[1]

@@ -89,6 +89,27 @@ def test_an_optimizer_that_is_replayed_in_a_graph_changes_no_copy(
     assert torch.equal(contents(path)["model.0.weight"], before)
 
 
+def test_an_optimizer_that_did_not_step_is_not_waited_for(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step may be in a graph that was recorded before the session was made, or compiled: no hook is run."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    train(state)
+    session.step(1)
+    session.checkpoint(state)
+    assert session.flush()
+    go = hold_saves(monkeypatch)
+    session.step(2)
+    session.checkpoint(state)
+    before = state["model"][0].weight.detach().clone()
+    state["model"][0].weight.data.zero_()
+    go.set()
+    assert session.flush()
+    assert torch.equal(contents(agent.shard(0, 2))["model.0.weight"], before)
+
+
 def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
     """What is kept between saves is dropped when the state's tensors or names change."""
     agent = make_agent()
@@ -218,6 +239,7 @@ def test_a_change_without_an_optimizer_is_noticed(
     session, state = session_of(agent), training()
     session.restore(state)
     for step in range(1, 4):
+        train(state)
         go.clear()
         session.step(step)
         session.checkpoint(state)
