@@ -15,6 +15,7 @@ from benchmarks import (
     bench_decisions,
     bench_detect,
     bench_elastic,
+    bench_gpu,
     bench_hang,
     bench_kept,
     bench_kill_loop,
@@ -52,6 +53,8 @@ ALONE: dict[str, Callable[[int], list[Row]]] = {
     "scale-team": bench_scale.run_team,
     "data": bench_data.run,
 }
+ON_GPU: dict[str, Callable[[int], list[Row]]] = {"gpu": bench_gpu.run}
+"""Only when asked for: on a machine with a GPU."""
 """With a site of their own, or without any."""
 
 
@@ -84,8 +87,8 @@ def main() -> int:
         with site(keep=args.keep) as on:
             for name in together:
                 measure(name, partial((BENCHMARKS | LONG)[name], on, args.n))
-    for name in [name for name in asked if name in ALONE]:
-        measure(name, partial(ALONE[name], args.n))
+    for name in [name for name in asked if name in ALONE | ON_GPU]:
+        measure(name, partial((ALONE | ON_GPU)[name], args.n))
     path = results.write(rows, args.n, where, errors)
     print(f"\n{table.plain(rows)}\n\nresults: {path}")
     for failure in errors:
@@ -97,7 +100,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("-n", type=int, default=10, help="runs of each (default 10)")
     parser.add_argument(
-        "--only", action="append", choices=[*BENCHMARKS, *LONG, *ALONE], help="this one; may be repeated"
+        "--only",
+        action="append",
+        choices=[*BENCHMARKS, *LONG, *ALONE, *ON_GPU],
+        help="this one; may be repeated",
     )
     parser.add_argument("--write-docs", action="store_true", help="replace the tables in docs/benchmarks.md")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")

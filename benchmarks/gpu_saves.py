@@ -1,4 +1,4 @@
-"""Times saves and restores on a GPU: ``python -m benchmarks.gpu_saves FOLDER GIB ROUNDS [STEP_S]`` prints JSON.
+"""Times saves and restores on a GPU: ``python -m benchmarks.gpu_saves FOLDER GIB ROUNDS STEP_S...`` prints JSON.
 
 Beside each stands a plain copy of the same bytes between the GPU and pinned memory. Steps compute on the GPU alone,
 ``STEP_S`` seconds each, and read a number of the result, as training loops do with the loss; blocks of steps with a
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.results import host
 from benchmarks.session_cost import session_in
 from holdfast.session.restore import restore
 from holdfast.session.session import Session
@@ -185,8 +186,8 @@ def restored(state: dict[str, Any], folder: Path, rounds: int, device: torch.dev
     return found
 
 
-def main(folder: Path, gib: float, rounds: int, step_s: float = 0.2) -> dict[str, Any]:
-    """Everything of one size."""
+def main(folder: Path, gib: float, rounds: int, *steps_s: float) -> dict[str, Any]:
+    """Everything of one size, beside steps of each length."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = Model(int(gib * (1 << 30)), device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -196,6 +197,7 @@ def main(folder: Path, gib: float, rounds: int, step_s: float = 0.2) -> dict[str
     plain.seconds(to_host=True)
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "host": host(),
         "nbytes": sum(each.nbytes for each in tensors),
         "tensors": len(tensors),
         "plain_to_host_s": [plain.seconds(to_host=True) for _ in range(rounds)],
@@ -208,7 +210,10 @@ def main(folder: Path, gib: float, rounds: int, step_s: float = 0.2) -> dict[str
         found["first_call_s"] = time.perf_counter() - begun
         session.flush()
         found |= saves(session, state, rounds, device)
-        found |= beside(session, state, min(rounds, 4), Computing(step_s, device), WARM + rounds + 2)
+        number, found["beside"] = WARM + rounds + 2, []
+        for step_s in steps_s:
+            found["beside"].append(beside(session, state, min(rounds, 4), Computing(step_s, device), number))
+            number += 1000
         session.close(10)
     found["restore_s"] = restored(state, folder, min(rounds, 2), device)
     found["plain_to_device_s"] = [plain.seconds(to_host=False) for _ in range(rounds)]
