@@ -1,8 +1,9 @@
-"""Times saves of one contestant: ``python save_contestant.py NAME FOLDER N`` prints a line of JSON.
+"""Times saves of one contestant: ``python save_contestant.py NAME FOLDER N [cpu|cuda]`` prints a line of JSON.
 
 Run as a file, by the Python of whichever virtual environment has the contestant. A save blocks training in its call,
 and again before the optimizer's step until the parameters may change. ``alone``: with nothing in between.
-``overlapped``: with a forward and backward in between that takes :data:`COMPUTE` times the plain copy.
+``overlapped``: with a forward and backward in between that takes :data:`COMPUTE` times the plain copy. Of a state on
+a GPU the plain copy goes to pinned memory, and a save blocks until the GPU itself may change the parameters.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ Save = Callable[[int], Wait]
 class Model(nn.Module):
     """A state of ``NBYTES``, updated by SGD: no optimizer state beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.parts = nn.ParameterList(torch.full((NBYTES // TENSORS // 4,), 1.0) for _ in range(TENSORS))
+        numbers = NBYTES // TENSORS // 4
+        self.parts = nn.ParameterList(torch.full((numbers,), 1.0, device=device) for _ in range(TENSORS))
 
 
 @contextlib.contextmanager
@@ -155,18 +157,27 @@ CONTESTANTS: dict[str, Callable[[Model, Path], contextlib.AbstractContextManager
 }
 
 
-def measure(name: str, folder: Path, n: int) -> dict[str, list[float]]:
+def measure(name: str, folder: Path, n: int, device: torch.device) -> dict[str, list[float]]:
     """Milliseconds of a plain warm copy, and blocked by a save, in turn."""
-    model = Model()
+    on_gpu = device.type == "cuda"
+    model = Model(device)
     sources = [part.detach() for part in model.parts]
-    targets = [torch.ones_like(part) for part in sources]
+    targets = [torch.ones(part.shape, pin_memory=on_gpu) for part in sources]
+
+    def finish() -> None:
+        if on_gpu:
+            torch.cuda.synchronize()
 
     def copy() -> float:
         begun = time.perf_counter()
-        torch._foreach_copy_(targets, sources)
+        for target, source in zip(targets, sources, strict=True) if on_gpu else ():
+            target.copy_(source, non_blocking=True)
+        finish()
+        if not on_gpu:
+            torch._foreach_copy_(targets, sources)
         return time.perf_counter() - begun
 
-    one = torch.rand(512, 512)
+    one = torch.rand(512, 512, device=device)
     found: dict[str, list[float]] = {"copy": [], "alone": [], "overlapped": [], "call": []}
     with CONTESTANTS[name](model, folder) as save:
         settle = getattr(save, "settle", lambda: None)
@@ -174,6 +185,7 @@ def measure(name: str, folder: Path, n: int) -> dict[str, list[float]]:
             copied = copy()
             begun = time.perf_counter()
             save(2 * step)()
+            finish()
             alone = time.perf_counter() - begun
             settle()
             begun = time.perf_counter()
@@ -181,8 +193,11 @@ def measure(name: str, folder: Path, n: int) -> dict[str, list[float]]:
             called = time.perf_counter()
             while time.perf_counter() - called < COMPUTE * copied:
                 one @ one
+                if on_gpu:
+                    torch.cuda.current_stream().synchronize()
             computed = time.perf_counter()
             wait()
+            finish()
             waited = time.perf_counter() - computed
             settle()
             if step > WARM_UP:
@@ -201,7 +216,7 @@ def main() -> None:
 
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    found = measure(name, folder, n)
+    found = measure(name, folder, n, torch.device(sys.argv[4] if len(sys.argv) > 4 else "cpu"))
     print("\n" + json.dumps(found), flush=True)
     os._exit(0)  # whatever threads and processes a contestant leaves
 
