@@ -141,10 +141,8 @@ def beside(
         for _ in range(STEPS):
             step += 1
             computing.step()
-            at = time.perf_counter()
-            session.wait()
-            held_s += time.perf_counter() - at
             optimizer.step()
+            held_s += session._saver.take_stall()
             computing.loss()
             session.step(step)
             if save:

@@ -218,6 +218,14 @@ class Saver:
             save.wait()
             self._stalled_s += time.perf_counter() - began
 
+    def finish(self) -> None:
+        """Do as :meth:`wait` does, and wait for the copy itself: what changes next may be in any stream of the GPU."""
+        save = self._save
+        if save is not None:
+            began = time.perf_counter()
+            save.finish()
+            self._stalled_s += time.perf_counter() - began
+
     def before_update(self, optimizer: Optimizer) -> None:
         """Do as :meth:`wait` does before an optimizer's step; from one that is recorded on, nothing is copied later.
 

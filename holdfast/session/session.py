@@ -242,9 +242,10 @@ class Session:
 
         ``torch.optim`` optimizers wait by themselves. For other ways to change parameters in place (an optimizer
         of your own, ``tensor.data``, ``load_state_dict`` in the middle of training). Cheap when there is no copy.
+        A copy from a GPU has ended when this returns: the change may be in any stream.
         """
         if self._context:
-            self._saver.wait()
+            self._saver.finish()
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""

@@ -23,7 +23,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def device() -> torch.device:
     """Return the GPU; where these tests are tried without one, the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def say(line: str) -> None:

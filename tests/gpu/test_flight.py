@@ -21,19 +21,22 @@ def test_a_recording_of_nccl_is_read(tmp_path: Path) -> None:
     """With the settings that ranks get: by the rank's own thread when asked, and by the watchdog's file."""
     folder = tmp_path / "flight"
     folder.mkdir()
+    log = tmp_path / "log"
     env = os.environ | flight_files.environment(folder, {})
     rank = subprocess.Popen(
         [sys.executable, "-m", "tests.gpu.scripts.collectives", str(COLLECTIVES)],
         env=env,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=log.open("wb"),
         cwd=REPOSITORY,
     )
     try:
         assert rank.stdout is not None
         told = rank.stdout.readline().decode().strip()
-        assert told == "done", told
+        assert told == "done", log.read_text()
         asked = asyncio.run(flight.collect(folder, {0: rank.pid}, 10.0))
+        assert rank.poll() is None, log.read_text()
         own = folder / f"0{flight_thread.SUFFIX}"
         keep(own, "flight-asked.json")
         assert rank.stdin is not None

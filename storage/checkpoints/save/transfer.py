@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.load.exchange import own_device
 from holdfast.storage.checkpoints.save.slot_lock import LockedMap
 
 STRETCH_BYTES = 4 << 20
@@ -33,7 +34,11 @@ CACHED_BYTES = 256 << 10
 """Copied at one go before its digest is taken: fits a core's own cache, and is long against what a call costs."""
 SMALL_BYTES = 64 << 10
 """Tensors up to this size are copied together in one call."""
+ROOM_BYTES = 32 << 20
+"""Of a GPU's memory that a copy may take for a moment, where the elements of a tensor lie in another order there."""
 MOST_HELPERS = 4
+_PORTABLE = 1
+"""``cudaHostRegisterPortable``."""
 
 _memmove = ctypes.CDLL(None).memmove  # called without the GIL
 _version = attrgetter("_version")
@@ -65,7 +70,7 @@ class Route:
 
     def __init__(self, moves: Sequence[TensorMove]) -> None:
         self.sources = [move.source for move in moves]
-        self.on_device = [move for move in moves if move.source.is_cuda]
+        self.on_device = [part for move in moves if move.source.is_cuda for part in in_parts(move)]
         host = [move for move in moves if not move.source.is_cuda]
         big = [move for move in host if _is_plain(move) and move.target.nbytes > SMALL_BYTES]
         taken = set(map(id, big))
@@ -119,6 +124,12 @@ class Transfer:
             threading.Thread(target=self._help, daemon=True).start()
         self._help()
         self._copied.wait()
+
+    def finish(self) -> None:
+        """Do as :meth:`wait` does; return when the devices, too, have copied."""
+        self.wait()
+        if self._device is not None:
+            self._device.synchronize()
 
     def abandon(self) -> None:
         """Give the copy up: it will not be finished, and no thread waits for it any more."""
@@ -195,18 +206,40 @@ def _copy(stretch: _Stretch, reached: Callable[[int], None] | None) -> None:
 
 @torch.no_grad()
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy at once."""
-    if len(targets) == 1:
+    """Copy at once. Of copies from a GPU only the end of all is waited for, where their targets are pinned."""
+    if any(source.is_cuda for source in sources):
+        moves = (TensorMove(source, target, 0) for target, source in zip(targets, sources, strict=True))
+        for part in (part for move in moves for part in in_parts(move)):
+            part.target.copy_(part.source, non_blocking=True)
+        for device in {source.device for source in sources if source.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+    elif len(targets) == 1:
         targets[0].copy_(sources[0])
     elif targets:
         torch._foreach_copy_(targets, sources)
 
 
+def in_parts(move: TensorMove) -> list[TensorMove]:
+    """Return what to copy one after the other, so that no copy takes more than :data:`ROOM_BYTES` for a moment.
+
+    Torch puts the elements in order on the GPU, which takes as much room as the copy: a GPU that is full has none.
+    """
+    source, target = move.source, move.target
+    if target.nbytes <= ROOM_BYTES or _in_order(source):
+        return [move]
+    along = next(number for number, size in enumerate(source.shape) if size > 1)
+    rows = max(1, ROOM_BYTES * source.shape[along] // target.nbytes)
+    pairs = zip(source.split(rows, along), target.split(rows, along), strict=True)
+    return [part for pair in pairs for part in in_parts(TensorMove(*pair, move.offset))]
+
+
 def _is_plain(move: TensorMove) -> bool:
     """Return whether the bytes in memory are what the tensor holds."""
-    source = move.source
-    lazy = source.is_conj() or source.is_neg()
-    return source.device.type == "cpu" and source.is_contiguous() and not lazy
+    return move.source.device.type == "cpu" and _in_order(move.source)
+
+
+def _in_order(source: Tensor) -> bool:
+    return source.is_contiguous() and not (source.is_conj() or source.is_neg())
 
 
 def _cut(move: TensorMove) -> list[_Stretch]:
@@ -269,19 +302,32 @@ def pin(buffer: LockedMap) -> None:
     """Register mapped pages with CUDA, without which a copy into them would not be asynchronous.
 
     The registration ends with the mapping. A failure (no such right, a limit on locked memory) only makes the copy
-    slower.
+    slower. It is made by the rank's own GPU, or it would take memory of the current one that the rank does not use; and
+    holds for all, where a rank has several.
     """
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    if int(_cuda_runtime().cudaHostRegister(address, len(buffer), 0)):
-        _take_error()
-    else:
-        buffer.pinned = partial(_unpin, address, os.getpid())
+    device = own_device()
+    with _current(device):
+        if int(_cuda_runtime().cudaHostRegister(address, len(buffer), _PORTABLE)):
+            _take_error()
+        else:
+            buffer.pinned = partial(_unpin, address, os.getpid(), device)
 
 
-def _unpin(address: int, owner: int, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+def _unpin(
+    address: int, owner: int, device: torch.device, ending: Callable[[], bool] = sys.is_finalizing
+) -> None:
     """End what :func:`pin` began in the process ``owner``. A fork of it has no part in that; its end does so too."""
-    if not ending() and os.getpid() == owner and int(_cuda_runtime().cudaHostUnregister(address)):
-        _take_error()
+    if ending() or os.getpid() != owner:
+        return
+    with _current(device):
+        if int(_cuda_runtime().cudaHostUnregister(address)):
+            _take_error()
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Make ``device`` the current one meanwhile, where it is a certain one."""
+    return nullcontext() if device.index is None else torch.cuda.device(device)  # type: ignore[no-untyped-call]
 
 
 def _take_error() -> None:

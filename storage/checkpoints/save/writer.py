@@ -77,8 +77,12 @@ class Save:
         return len(self._slot.buf)
 
     def wait(self) -> None:
-        """Return when tensors may change."""
+        """Return when tensors may change; on a GPU in the current streams, which wait for the copy."""
         self._transfer.wait()
+
+    def finish(self) -> None:
+        """Return when tensors may change in any stream: the copy has ended."""
+        self._transfer.finish()
 
     def abandon(self) -> None:
         """Give up a failed save: the shard stays incomplete, and tensors may change."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-
 from holdfast.agent.ranks import flight_thread
-from tests.gpu.saving import say
+
+flight_thread.start(0)  # before torch has threads, as in a rank
+
+import json  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+from tests.gpu.saving import say  # noqa: E402
 
 
 def main(number: int) -> None:
     """Make them; write what torch itself dumps when a line comes in."""
-    flight_thread.start(0)
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     tensor = torch.ones(1024, device="cuda")

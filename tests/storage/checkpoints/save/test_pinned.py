@@ -19,7 +19,7 @@ from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 pytestmark = pytest.mark.torch
 
-ALREADY_REGISTERED, NOT_REGISTERED = 712, 713
+ALREADY_REGISTERED, NOT_REGISTERED, PORTABLE = 712, 713, 1
 
 
 class Runtime:
@@ -28,10 +28,13 @@ class Runtime:
     def __init__(self) -> None:
         self.pinned: dict[int, int] = {}
         self.answer = 0
+        self.devices: list[int] = []
+        """Current ones, at each registration."""
 
     def register(self, address: int, nbytes: int, flags: int) -> int:
         """Register pages, unless they are registered or it is to refuse."""
-        assert flags == 0
+        assert flags == PORTABLE
+        self.devices.append(torch.cuda.current_device())
         if self.answer or address in self.pinned:
             return self.answer or ALREADY_REGISTERED
         self.pinned[address] = nbytes
@@ -58,6 +61,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, taken: list[str]) -> Runtime:
     made = Runtime()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(transfer, "_cuda_runtime", lambda: made)
     return made
 
@@ -112,7 +116,28 @@ def test_pages_that_cannot_be_registered_are_saved_to_all_the_same(
 
 def test_a_fork_ends_no_registration_of_its_parent(runtime: Runtime) -> None:
     runtime.pinned[4096] = 1
-    transfer._unpin(4096, os.getpid() + 1)
+    anyone = torch.device("cuda")
+    transfer._unpin(4096, os.getpid() + 1, anyone)
     assert runtime.pinned
-    transfer._unpin(4096, os.getpid())
+    transfer._unpin(4096, os.getpid(), anyone)
     assert not runtime.pinned
+
+
+def test_pages_are_registered_by_the_gpu_of_the_group(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the script sets no current one: each rank of a machine would make a context on its first GPU."""
+    current = [0]
+
+    def change(device: int) -> int:
+        before, current[0] = current[0], device
+        return before
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "_exchange_device", change)
+    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", change)
+    monkeypatch.setattr(transfer, "own_device", lambda: torch.device("cuda", 3))
+    writer = writer_of(tmp_path)
+    writer.prepare()
+    assert runtime.devices == [3, 3]
+    assert current == [0]
