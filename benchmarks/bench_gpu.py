@@ -1,7 +1,7 @@
 """Saves and restores of a state on a GPU: ``python -m benchmarks --only gpu``.
 
 ``python -m benchmarks.bench_gpu FOLDER [--write-docs]`` makes the rows of what was measured on another machine:
-FOLDER has a ``speed-GIB.json`` for each size, as ``make test-gpu`` and ``benchmarks.gpu_saves`` write them.
+FOLDER has a ``speed-*.json`` for each size, as ``make test-gpu`` and ``benchmarks.gpu_saves`` write them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 from benchmarks import results, table
 from benchmarks.table import Row
 
-SIZES_GIB = (1, 4, 16)
+SIZES = ((1, 16), (1, 1), (4, 16), (16, 16))
+"""GiB of a state, and MiB of each of its tensors."""
 STEPS_S = (0.1, 0.3)
 SHARED_MEMORY = Path("/dev/shm")
 NOTE = (
@@ -33,7 +34,7 @@ NOTE = (
 
 def run(n: int) -> list[Row]:
     """Rows of each size that shared memory holds."""
-    return rows_of([_measured(gib, n) for gib in SIZES_GIB if _fits(gib)])
+    return rows_of([_measured(gib, mib, n) for gib, mib in SIZES if _fits(gib)])
 
 
 def rows_of(found: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -70,9 +71,9 @@ def _fits(gib: int) -> bool:
     return shutil.disk_usage(SHARED_MEMORY).free > 2.2 * (gib << 30)
 
 
-def _measured(gib: int, n: int) -> dict[str, Any]:
+def _measured(gib: int, mib: int, n: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=SHARED_MEMORY) as folder:
-        command = [sys.executable, "-m", "benchmarks.gpu_saves", folder, str(gib), str(n), *map(str, STEPS_S)]
+        command = [sys.executable, "-m", "benchmarks.gpu_saves", folder, *map(str, (gib, mib, n, *STEPS_S))]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=results.ROOT)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

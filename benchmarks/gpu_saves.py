@@ -1,8 +1,8 @@
-"""Times saves and restores on a GPU: ``python -m benchmarks.gpu_saves FOLDER GIB ROUNDS STEP_S...`` prints JSON.
+"""Times saves and restores on a GPU: ``python -m benchmarks.gpu_saves FOLDER GIB TENSOR_MIB ROUNDS STEP_S...``.
 
-Beside each stands a plain copy of the same bytes between the GPU and pinned memory. Steps compute on the GPU alone,
-``STEP_S`` seconds each, and read a number of the result, as training loops do with the loss; blocks of steps with a
-save at each alternate with blocks without.
+Prints JSON. Beside each stands a plain copy of the same bytes between the GPU and pinned memory. Steps compute on the
+GPU alone, ``STEP_S`` seconds each, and read a number of the result, as training loops do with the loss; blocks of steps
+with a save at each alternate with blocks without.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from holdfast.session.restore import restore
 from holdfast.session.session import Session
 from holdfast.storage.checkpoints.save import buffers
 
-TENSOR_NBYTES = 16 << 20
 WINDOW_NBYTES = 1 << 30
 """Of pinned memory that plain copies go through, again and again."""
-WARM, STEPS = 3, 6
+WARM, STEPS = 2, 4
 SIDE = 8192
 """Of the matrices of a step."""
 
@@ -35,9 +34,9 @@ SIDE = 8192
 class Model(nn.Module):
     """A state of ``nbytes``, with an optimizer that has none of its own and nothing to update."""
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
+    def __init__(self, nbytes: int, each: int, device: torch.device) -> None:
         super().__init__()
-        numbers = min(TENSOR_NBYTES, nbytes) // 4
+        numbers = min(each, nbytes) // 4
         self.parts = nn.ParameterList(
             torch.full((numbers,), float(number), device=device) for number in range(nbytes // 4 // numbers)
         )
@@ -184,10 +183,10 @@ def restored(state: dict[str, Any], folder: Path, rounds: int, device: torch.dev
     return found
 
 
-def main(folder: Path, gib: float, rounds: int, *steps_s: float) -> dict[str, Any]:
+def main(folder: Path, gib: float, tensor_mib: float, rounds: int, *steps_s: float) -> dict[str, Any]:
     """Everything of one size, beside steps of each length."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = Model(int(gib * (1 << 30)), device)
+    model = Model(int(gib * (1 << 30)), int(tensor_mib * (1 << 20)), device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tensors = [each.detach() for each in model.parts]
     state = {"model": model, "optimizer": optimizer}
@@ -219,6 +218,5 @@ def main(folder: Path, gib: float, rounds: int, *steps_s: float) -> dict[str, An
 
 
 if __name__ == "__main__":
-    print(
-        json.dumps(main(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), *map(float, sys.argv[4:])))
-    )
+    where, size, tensor, count, *lengths = sys.argv[1:]
+    print(json.dumps(main(Path(where), float(size), float(tensor), int(count), *map(float, lengths))))

@@ -14,7 +14,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +70,7 @@ class Route:
 
     def __init__(self, moves: Sequence[TensorMove]) -> None:
         self.sources = [move.source for move in moves]
-        self.on_device = [part for move in moves if move.source.is_cuda for part in in_parts(move)]
+        self.on_device = by_device(moves)
         host = [move for move in moves if not move.source.is_cuda]
         big = [move for move in host if _is_plain(move) and move.target.nbytes > SMALL_BYTES]
         taken = set(map(id, big))
@@ -208,15 +208,36 @@ def _copy(stretch: _Stretch, reached: Callable[[int], None] | None) -> None:
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy at once. Of copies from a GPU only the end of all is waited for, where their targets are pinned."""
     if any(source.is_cuda for source in sources):
-        moves = (TensorMove(source, target, 0) for target, source in zip(targets, sources, strict=True))
-        for part in (part for move in moves for part in in_parts(move)):
-            part.target.copy_(part.source, non_blocking=True)
-        for device in {source.device for source in sources if source.is_cuda}:
+        pairs = [*zip(targets, sources, strict=True)]
+        found = by_device([TensorMove(source, target, 0) for target, source in pairs])
+        for some in found.values():
+            torch._foreach_copy_(*some, non_blocking=True)
+        copy_all(*_lists((target, source) for target, source in pairs if not source.is_cuda))
+        for device in found:
             torch.cuda.current_stream(device).synchronize()
     elif len(targets) == 1:
         targets[0].copy_(sources[0])
     elif targets:
         torch._foreach_copy_(targets, sources)
+
+
+Pairs = tuple[list[Tensor], list[Tensor]]
+"""Targets and sources."""
+
+
+def by_device(moves: Sequence[TensorMove]) -> dict[torch.device, Pairs]:
+    """Return what is copied from each CUDA device."""
+    found: dict[torch.device, Pairs] = {}
+    for part in (part for move in moves if move.source.is_cuda for part in in_parts(move)):
+        targets, sources = found.setdefault(part.source.device, ([], []))
+        targets.append(part.target)
+        sources.append(part.source)
+    return found
+
+
+def _lists(pairs: Iterable[tuple[Tensor, Tensor]]) -> Pairs:
+    kept = [*pairs]
+    return [target for target, _ in kept], [source for _, source in kept]
 
 
 def in_parts(move: TensorMove) -> list[TensorMove]:
@@ -229,7 +250,7 @@ def in_parts(move: TensorMove) -> list[TensorMove]:
         return [move]
     along = next(number for number, size in enumerate(source.shape) if size > 1)
     rows = max(1, ROOM_BYTES * source.shape[along] // target.nbytes)
-    pairs = zip(source.split(rows, along), target.split(rows, along), strict=True)
+    pairs = zip(torch.split(source, rows, along), torch.split(target, rows, along), strict=True)
     return [part for pair in pairs for part in in_parts(TensorMove(*pair, move.offset))]
 
 
@@ -256,24 +277,21 @@ class DeviceLane:
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def start(self, moves: Sequence[TensorMove]) -> DeviceCopy:
+    def start(self, moves: Mapping[torch.device, Pairs]) -> DeviceCopy:
         """Copy as soon as the work that is queued on the current streams is done."""
-        by_device: dict[torch.device, list[TensorMove]] = {}
-        for move in moves:
-            by_device.setdefault(move.source.device, []).append(move)
-        return DeviceCopy({device: self._copy(device, some) for device, some in by_device.items()})
+        return DeviceCopy({device: self._copy(device, *some) for device, some in moves.items()})
 
-    def _copy(self, device: torch.device, moves: Sequence[TensorMove]) -> torch.cuda.Event:
+    def _copy(self, device: torch.device, targets: list[Tensor], sources: list[Tensor]) -> torch.cuda.Event:
         """Copy from one device: a copy runs on a stream of the device that it comes from, whichever is current."""
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.no_grad(), torch.cuda.stream(stream):
-            for move in moves:
-                move.target.copy_(move.source, non_blocking=True)
+            torch._foreach_copy_(targets, sources, non_blocking=True)  # in one call: training waits for it
+            for source in sources:
                 # The allocator must not hand the memory out again before the copy is done.
-                move.source.record_stream(stream)
+                source.record_stream(stream)
             # A thread that waits for it sleeps, and leaves the processor to training.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             stream.record_event(event)
@@ -327,7 +345,7 @@ def _unpin(
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
     """Make ``device`` the current one meanwhile, where it is a certain one."""
-    return nullcontext() if device.index is None else torch.cuda.device(device)  # type: ignore[no-untyped-call]
+    return nullcontext() if device.index is None else torch.cuda.device(device)
 
 
 def _take_error() -> None:

@@ -150,7 +150,7 @@ class Device:
 def test_only_who_asks_for_the_end_of_a_copy_waits_for_the_gpu() -> None:
     """An optimizer's stream waits by itself; what else changes tensors may be in any stream."""
     route, device = Route(moves(100)), Device()
-    route.on_device = moves(100)
+    route.on_device = {torch.device("cuda", 0): ([], [])}
     copied = Transfer(route, device)  # type: ignore[arg-type]
     copied.wait()
     assert device.done == ["streams wait"]
