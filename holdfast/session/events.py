@@ -51,7 +51,8 @@ class _Step:
     parts: list[tuple[str, Event, Event]] = field(default_factory=list)
 
     def passed(self) -> bool:
-        return all(end.query() for _, _, end in self.parts)
+        # Both: they may be in two streams.
+        return all(began.query() and end.query() for _, began, end in self.parts)
 
     def seconds(self) -> dict[str, float]:
         found: dict[str, float] = {}
