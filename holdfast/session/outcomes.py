@@ -133,12 +133,19 @@ class Outcomes:
         if not whole:
             self.counts.torn += 1
             self.changing.update(save.torn)
-            _log.warning(
-                "step %d is not saved: %s changed in place during the copy, not by an optimizer's step. From now on "
-                "it is copied before checkpoint() returns; or call Session.wait() before changing it.",
-                save.step,
-                ", ".join(save.torn[:5]),
-            )
+            if save.torn:
+                _log.warning(
+                    "step %d is not saved: %s changed in place during the copy, not by an optimizer's step. From now "
+                    "on it is copied before checkpoint() returns; or call Session.wait() before changing it.",
+                    save.step,
+                    ", ".join(save.torn[:5]),
+                )
+            else:
+                _log.warning(
+                    "step %d is not saved: the next step was complete before the copy, and no optimizer's step had "
+                    "waited for it. Call Session.wait() before what changes the state without one.",
+                    save.step,
+                )
             return vote
         self.counts.saved += 1
         self._boundary.saved(save.step, save.path, save.nbytes)

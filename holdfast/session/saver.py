@@ -68,6 +68,8 @@ class Saver:
         self._stalled_s = 0.0
         self._recorded = False
         """An optimizer's step is part of a CUDA graph: when that is replayed, nothing is called that could wait."""
+        self._promised = False
+        """The caller waits before anything changes that the save under way copies."""
         self._stepped: set[int] = set()
         """Of optimizers that waited for a save before they stepped, since the last one began."""
         self._unhook = _before_every_update(self)
@@ -226,6 +228,11 @@ class Saver:
             save.finish()
             self._stalled_s += time.perf_counter() - began
 
+    def passed(self) -> None:
+        """Hear that a step is complete: what it changed waited for the copy that is under way, or that save is lost."""
+        if self._save is not None and not self._promised:
+            self._save.doubt()
+
     def before_update(self, optimizer: Optimizer) -> None:
         """Do as :meth:`wait` does before an optimizer's step; from one that is recorded on, nothing is copied later.
 
@@ -324,7 +331,7 @@ class Saver:
         step: int,
         updated: frozenset[int] | None,
     ) -> Save:
-        self._skipped = 0
+        self._skipped, self._promised = 0, updated is None
         self._save = writer.start(
             contents,
             step,

@@ -110,6 +110,31 @@ def test_an_optimizer_that_did_not_step_is_not_waited_for(
     assert torch.equal(contents(agent.shard(0, 2))["model.0.weight"], before)
 
 
+def test_a_save_that_a_step_went_past_does_not_count(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its optimizer stepped before and waits no more: the next step, a graph, was made in the middle of the copy."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    train(state)
+    session.step(1)
+    session.checkpoint(state)
+    assert session.flush()
+    go = hold_saves(monkeypatch)
+    train(state)
+    session.step(2)
+    session.checkpoint(state)
+    state["model"][0].weight.data.zero_()
+    session.step(3)
+    go.set()
+    assert session.flush()
+    assert (session.counts.saved, session.counts.torn) == (1, 1)
+    session.checkpoint(state)
+    assert session.flush()
+    assert not contents(agent.shard(0, 3))["model.0.weight"].any()
+
+
 def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
     """What is kept between saves is dropped when the state's tensors or names change."""
     agent = make_agent()

@@ -61,6 +61,9 @@ class Save:
         self.step = step
         self.torn: list[str] = []
         """Tensors that changed during the copy: the save does not count."""
+        self.doubted = False
+        """Whether tensors may have changed during the copy, though none shows it: nor does it count then."""
+        self._waited = False
         self._slot = slot
         self._header = header
         self._transfer = transfer
@@ -78,11 +81,17 @@ class Save:
 
     def wait(self) -> None:
         """Return when tensors may change; on a GPU in the current streams, which wait for the copy."""
+        self._waited = True
         self._transfer.wait()
 
     def finish(self) -> None:
         """Return when tensors may change in any stream: the copy has ended."""
+        self._waited = True
         self._transfer.finish()
+
+    def doubt(self) -> None:
+        """Hear that a step was made meanwhile: unless something waited for the copy before, it may be in the save."""
+        self.doubted = self.doubted or (bool(self._names) and not self._waited)
 
     def abandon(self) -> None:
         """Give up a failed save: the shard stays incomplete, and tensors may change."""
@@ -99,6 +108,8 @@ class Save:
             if self.torn:
                 return False
             self._reached(view, header.payload_offset + header.payload_nbytes)
+        if self.doubted:
+            return False
         self.replicated = tuple(self._hash(numbers) for numbers in self._replicated)
         told = {"digest": self._digest.hexdigest(), "replicated": self.replicated}
         header = header.model_copy(update=told)
