@@ -226,12 +226,17 @@ def _in_turn(part: CheckPart) -> CollectiveOutcome:
 
     As many as both have, and as fit into the time: rank 0 decides whether there is one more turn. An agent of
     an earlier release makes no offer; then the first GPUs exchange, without the job's environment, as it does.
+    Two machines that are one host have the same GPUs, which NCCL refuses to connect with themselves: their processors
+    exchange.
     """
     import torch.distributed as dist  # noqa: PLC0415
 
     began, own = time.monotonic(), gpus()
     own = min(own, part.gpus or own)
-    store, theirs = meeting.met(part, {"gpus": own, "env": _digest(part.env)})
+    ids = gpu_ids(own)
+    store, theirs = meeting.met(part, {"gpus": own, "env": _digest(part.env), "ids": ids})
+    if set(ids) & set(theirs.get("ids", ())):
+        own = 0
     if part.env and theirs.get("env") != _digest(part.env):
         part = replace(part, env={})
     os.environ.update(part.env)
@@ -317,6 +322,13 @@ def gpus() -> int:
             if not any(each in str(error) for each in _NO_FAULT):
                 raise
     return 0
+
+
+def gpu_ids(count: int) -> list[str]:
+    """Return the names that the first ``count`` GPUs have in all the world."""
+    import torch  # noqa: PLC0415
+
+    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
 
 
 def take_gpu(index: int) -> torch.device:

@@ -397,8 +397,25 @@ def stub_gpus(part: CheckPart, count: int) -> list[int]:
         return torch.device("cpu")
 
     collectives.gpus = lambda: count
+    collectives.gpu_ids = lambda count: [f"GPU-{part.rank}-{index}" for index in range(count)]
     collectives.take_gpu = take
     return taken
+
+
+def of_one_host(part: CheckPart) -> None:
+    """As all_gather, on a machine that shares its GPUs with the other one: NCCL refuses to connect one with itself."""
+
+    def refused(_: int) -> torch.device:
+        raise RuntimeError(
+            "ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10"
+        )
+
+    import torch  # noqa: PLC0415
+
+    stub_gpus(part, 2)
+    collectives.gpu_ids = lambda count: [f"GPU-{index}" for index in range(count)]
+    collectives.take_gpu = refused
+    collectives.all_gather(part)
 
 
 def with_gpus(part: CheckPart) -> None:
@@ -502,6 +519,14 @@ class TestRealCollectives:
             assert right[0].kind == f"gloo, {gpus} GPUs in turn"
             assert left[0].ok is (peer == "m1"), left
         assert left[0].detail == "1 bytes arrived damaged (GPU 2)"
+
+    async def test_machines_of_one_host_exchange_by_its_processors(self, fork: ForkFn, port: int) -> None:
+        """Their GPUs are the same, and a check that cannot pass accused both."""
+        left, right = await asyncio.gather(
+            run_check(pair(0, "m1", port), lambda _, args: fork(of_one_host, args), machine="m0"),
+            run_check(pair(1, "m0", port), lambda _, args: fork(of_one_host, args), machine="m1"),
+        )
+        assert [(each.ok, each.kind) for each in (*left, *right)] == [(True, "gloo")] * 2, (left, right)
 
     async def test_a_peer_of_the_release_before_goes_its_own_way(self, fork: ForkFn, port: int) -> None:
         """It takes one turn, and knows of no environment: half a pair on another network accuses both."""
