@@ -5,6 +5,7 @@ A CUDA context that such a fault breaks is the rank's own: its process ends with
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -242,7 +243,10 @@ async def test_two_ranks_on_one_gpu_are_refused_by_nccl(agent: AgentProcess) -> 
     meeting = str(agent.folder / "meeting")
     async with agent.client as client:
         await client.start(agent.start("twice", env={"MEETING": meeting, "NCCL_DEBUG": "WARN"}))
-    found = ended(agent, "twice", ranks=2)
+        try:
+            found = await asyncio.to_thread(ended, agent, "twice", 2)
+        finally:
+            await client.fence(fence(agent, "twice"))
     record("fault-twice-1.log", agent.log("twice", rank=1))
     note("twice", agent, found, "twice")
     measured(f"two ranks on one GPU: {[(each.rank, each.evidence.get('pattern')) for each in found]}")

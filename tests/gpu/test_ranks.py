@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from holdfast.models.agent import RankPhase, RankState
@@ -63,10 +66,11 @@ def told(agent: AgentProcess, job: str, rank: int = 0) -> dict[str, Any]:
     return found
 
 
-def cuda_libraries(pid: int) -> set[str]:
-    """Of the driver, mapped by a process: they are once it has asked for a device."""
-    with open(f"/proc/{pid}/maps") as maps:
-        return {line.split("/")[-1].strip() for line in maps if "libcuda.so" in line or "/dev/nvidia" in line}
+def devices(process: psutil.Process) -> set[str]:
+    """Of NVIDIA's driver, that a process has open."""
+    folder = Path(f"/proc/{process.pid}/fd")
+    found = {os.readlink(each) for each in folder.iterdir() if each.is_symlink()}
+    return {each for each in found if each.startswith("/dev/nvidia")}
 
 
 async def test_the_agent_and_its_fork_server_never_touch_cuda(agent: AgentProcess) -> None:
@@ -78,7 +82,7 @@ async def test_the_agent_and_its_fork_server_never_touch_cuda(agent: AgentProces
     until(lambda: 0 in agent.gateway.done("alone"), WAIT_S, "the rank to be done")
     servers = [each for each in agent.family() if "forkserver" in " ".join(each.cmdline())]
     assert servers
-    assert not [each for each in servers if cuda_libraries(each.pid)]
+    assert not [each for each in servers if devices(each)]
     assert not pids() & {agent.process.pid, *(each.pid for each in servers)}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.agent.diagnostics import alignment, computing
-from holdfast.agent.diagnostics.collectives import CheckPart
+from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
 from holdfast.agent.diagnostics.machine_checks import _TARGETS, ForkFn, run_check
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
@@ -86,6 +86,26 @@ async def test_product_is_right_on_a_good_machine(fork: ForkFn) -> None:
     assert [finding.ok for finding in findings] == [True, True]
     assert all(0 < (finding.value or 0) < 10 for finding in findings)
     assert all("torch" in finding.kind for finding in findings)
+
+
+def full(part: CheckPart) -> None:
+    """As the check, on a GPU of which another process has the memory."""
+    message = "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 79.11 GiB"
+
+    def failing(_: torch.device) -> CollectiveOutcome:
+        raise torch.OutOfMemoryError(message)
+
+    computing.compute_on(part, failing)
+
+
+async def test_a_full_gpu_is_not_tested(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is others': that says nothing about the machine."""
+    monkeypatch.setitem(_TARGETS, Check.MATMUL, full)
+    findings = await run(Check.MATMUL, fork, "m0", processes=1)
+    assert findings[0].detail.startswith(
+        "process 0: not tested: other processes have the GPU's memory: CUDA out"
+    )
+    assert (findings[0].ok, judge(findings).suspects) == (True, ())
 
 
 async def test_wrong_product_is_sure(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
