@@ -11,16 +11,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.diagnostics import computing, machine_checks
+from holdfast.agent.diagnostics.collectives import CheckPart
 from holdfast.inject.hook import BAD_MATMUL, FLIP_BIT, WATCH_S, WRONG_BITS
+from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
 from holdfast.policies.diagnose.verdicts import judge
+from tests.agent.forks import forking
 from tests.agent.site import AgentProcess
 from tests.gpu.load import running
 from tests.gpu.machine import diagnosed, machine
 from tests.gpu.recorded import measured
+
+if TYPE_CHECKING:
+    import torch
 
 pytestmark = pytest.mark.e2e
 MOST = 0.9
@@ -146,6 +154,32 @@ async def test_wrong_products_are_found_by_the_product_check(agent: AgentProcess
     assert judge([found]).suspects == ("m0",)
     [found] = await diagnosed(agent, "matmul")
     assert found.ok, "the fault is over"
+
+
+def wrong_tensor_cores(part: CheckPart) -> None:
+    """As the check, on a GPU of which only the tensor cores are wrong: by one, in one place."""
+    import torch  # noqa: PLC0415
+
+    right = torch.mm
+
+    def multiplied(left: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        out = right(left, other)
+        if torch.backends.cuda.matmul.fp32_precision == "tf32":
+            out[5, 7] += 1
+        return out
+
+    torch.mm = multiplied
+    computing.matmul(part)
+
+
+async def test_wrong_tensor_cores_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which no product of plain cores meets, and most training does."""
+    monkeypatch.setitem(machine_checks._TARGETS, Check.MATMUL, wrong_tensor_cores)
+    command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.MATMUL, processes=1, timeout_s=60)
+    with forking("torch") as fork:
+        [found] = await machine_checks.run_check(command, fork, machine="m0")
+    assert (found.ok, found.sure) == (False, True), found.detail
+    assert "1 of 8192 rows are wrong where tensor cores multiply" in found.detail
 
 
 async def test_wrong_products_are_found_by_the_alignment(agent: AgentProcess) -> None:

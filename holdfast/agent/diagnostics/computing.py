@@ -12,8 +12,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.diagnostics import collectives
 from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
@@ -72,7 +73,8 @@ def kind_of(device: torch.device) -> str:
 def _matmul(device: torch.device) -> CollectiveOutcome:
     """Do Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
 
-    All numbers are integers small enough that float32 sums of them are exact in any order.
+    All numbers are integers small enough that float32 sums of them are exact in any order, and that the shorter formats
+    of a GPU's tensor cores hold the factors: these multiply as well. What is measured are the plain cores.
     """
     import torch  # noqa: PLC0415
 
@@ -86,14 +88,41 @@ def _matmul(device: torch.device) -> CollectiveOutcome:
         product, took = _timed(lambda: torch.mm(left, right), device)
         seconds = min(seconds, took)
         wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
+    by_tensor_cores = 0
+    if device.type == "cuda":
+        with _tensor_cores():
+            product = torch.mm(left, right)
+        by_tensor_cores = int((torch.mv(product.double(), vector) != expected).sum())
     return CollectiveOutcome(
         value=seconds,
         unit="s",
         repeats=ROUNDS,
         host=device.type != "cuda",
         kind=kind_of(device),
-        wrong=f"{wrong} of {size} rows are wrong" if wrong else "",
+        wrong=_in_words(wrong, by_tensor_cores, size),
     )
+
+
+def _in_words(wrong: int, by_tensor_cores: int, size: int) -> str:
+    """Return the errors of both kinds of cores; empty: there are none."""
+    if wrong:
+        return f"{wrong} of {size} rows are wrong"
+    return (
+        f"{by_tensor_cores} of {size} rows are wrong where tensor cores multiply" if by_tensor_cores else ""
+    )
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Have products of float32 made by tensor cores, where the GPU has them, in TF32."""
+    import torch  # noqa: PLC0415
+
+    products: Any = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
