@@ -70,6 +70,9 @@ _SEMAPHORE = "_multiprocessing.SemLock("
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
     r"|.{0,200}resource_tracker: There appear to be"
+    r"|Search for `(?:cuda|hip)\w{1,60}' in |(?:CUDA|HIP) kernel errors might be asynchronously reported"
+    r"|For debugging consider passing (?:CUDA_LAUNCH|AMD_SERIALIZE)|Compile with `TORCH_USE_(?:CUDA|HIP)_DSA`"
+    r"|GPU device may be out of range, do you have"
     r"|\d{4}-\d\d-\d\d [\d:.]{8,20}: [IWEF] external/\S{0,200}(?:distributed|coordination|preemption)"
     r"|wandb:(?:\s*$|  |\W{0,8}(?:View |Find logs at|Synced |Waiting for |Run (?:history|summary)|You can sync ))",
     re.IGNORECASE,

@@ -15,7 +15,7 @@ from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.paths import shm_root
 from tests.agent.gateway import FakeGateway, until
 from tests.agent.site import AgentProcess
-from tests.gpu.recorded import measured
+from tests.gpu.recorded import measured, record
 
 KMSG = Path("/dev/kmsg")
 WAIT_S = 60.0
@@ -37,6 +37,7 @@ def machine(folder: Path, **env: str) -> Iterator[AgentProcess]:
     finally:
         agent.stop()
         gateway.stop()
+        record("agent.log", agent.agent_log())
         shutil.rmtree(shm_root(folder), ignore_errors=True)
 
 

@@ -24,7 +24,7 @@ from holdfast.policies.diagnose.verdicts import judge
 from tests.agent.forks import forking
 from tests.agent.site import AgentProcess
 from tests.gpu.load import running
-from tests.gpu.machine import diagnosed, machine
+from tests.gpu.machine import diagnosed
 from tests.gpu.recorded import measured
 
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ LEAST_MB_S = 2_000.0
 """Through PCIe, both ways: a fifth of what its third generation does."""
 LONGEST_S = 0.5
 """A product of 8192 x 8192 takes 0.02 s of an H100's plain cores."""
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    with machine(tmp_path_factory.mktemp("checks"), HOLDFAST_ARM_FAULTS="1") as made:
-        yield made
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -25,7 +24,7 @@ from tests.agent.gateway import eventually, until
 from tests.agent.scripts import fence
 from tests.agent.site import AgentProcess
 from tests.gpu.load import running
-from tests.gpu.machine import WAIT_S, alerts, diagnosed, ended, machine, pids, used_bytes
+from tests.gpu.machine import WAIT_S, alerts, diagnosed, ended, pids, used_bytes
 from tests.gpu.recorded import measured, output, record
 from tests.policies.make import job as some_job
 
@@ -173,17 +172,11 @@ FAULTS = (
     Fault("fills", FILLS, words="CUDA out of memory"),
     Fault("notthere", NOT_THERE, words="No CUDA GPUs are available", env=(("CUDA_VISIBLE_DEVICES", "7"),)),
     Fault("wrongnumber", WRONG_NUMBER, words="invalid device ordinal"),
-    Fault("forks", FORKS, words="Cannot re-initialize CUDA in forked subprocess"),
+    Fault("forks", FORKS, words="CUDA error: initialization error"),
     Fault("workers", WORKERS, words="Cannot re-initialize CUDA in forked subprocess"),
     Fault("notfinite", NOT_FINITE, IncidentClass.NAN_LOSS, words="returned nan values"),
     Fault("wronglaunch", WRONG_LAUNCH, words="invalid"),
 )
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    with machine(tmp_path_factory.mktemp("faults")) as made:
-        yield made
 
 
 def as_of_the_job(found: Alert) -> Alert:

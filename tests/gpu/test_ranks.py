@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from holdfast.models.agent import RankPhase, RankState
 from tests.agent.gateway import until
 from tests.agent.scripts import fence
 from tests.agent.site import AgentProcess
-from tests.gpu.machine import WAIT_S, machine, pids
+from tests.gpu.machine import WAIT_S, pids
 from tests.gpu.recorded import measured
 
 pytestmark = pytest.mark.e2e
@@ -45,12 +44,6 @@ told = {
 print("told " + json.dumps(told), flush=True)
 """
 STAYS = f"{FIRST}\ntime.sleep(600)\n"
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    with machine(tmp_path_factory.mktemp("ranks")) as made:
-        yield made
 
 
 def told(agent: AgentProcess, job: str, rank: int = 0) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tests.gpu.load import running
 from tests.gpu.recorded import measured, output, record
 
 DETECT = Policy.load().detect
-LOADED_S = 5.0
+LOADED_S = 3.0
 WARMER_C = 8
 """Degrees by which two readings of one moment may differ."""
 

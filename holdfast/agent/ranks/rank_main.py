@@ -142,7 +142,7 @@ def run_rank(order: RankOrder) -> None:
     flight_thread.start(order.rank)
     _limit_threads()
     arm_faults()
-    script = _enter(order)
+    script, pid = _enter(order), os.getpid()
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit:
@@ -151,7 +151,8 @@ def run_rank(order: RankOrder) -> None:
         tail, order = _from_script(error.__traceback__), _orders[-1]
         traceback.print_exception(type(error), error, tail)
         sys.stderr.flush()
-        wire.Sender(order.socket).send(_failure(order, error, tail))
+        if os.getpid() == pid:  # not a process that the script forked: the rank may well go on
+            wire.Sender(order.socket).send(_failure(order, error, tail))
         raise SystemExit(1) from None
     finally:
         # A forked process leaves through os._exit, which would skip the exit functions that the script registered.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.models.alert import AlertKind
 from tests.agent.gateway import until
 from tests.agent.scripts import SLEEP, fence
 from tests.agent.site import AgentProcess
@@ -49,3 +50,26 @@ async def test_a_script_without_a_guard_starts_processes(agent: AgentProcess, tm
     plain = [sys.executable, tmp_path / "train.py", tmp_path / "plain"]
     await asyncio.to_thread(subprocess.run, [*plain], check=True, timeout=60)
     assert json.loads(note.read_text()) == json.loads((tmp_path / "plain").read_text())
+
+
+FORKS_ONE_THAT_FAILS = """
+import os, signal
+if os.fork() == 0:
+    raise TypeError("of the child")
+os.wait()
+print("went on", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.e2e
+async def test_last_words_are_those_of_the_rank_itself(agent: AgentProcess) -> None:
+    """A process that the script forked, and whose failure it handled, does not say why the rank ended later."""
+    agent.script("forksone", FORKS_ONE_THAT_FAILS)
+    async with agent.client as client:
+        await client.start(agent.start("forksone", ranks=(0,), world_size=1))
+    [found] = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, "forksone"), 60, "the rank's end")
+    assert "of the child" in agent.log("forksone")
+    assert found.evidence["signal"] == "SIGKILL"
+    assert "failed_at" not in found.evidence, "its child's last words"
+    assert not found.evidence["user_frame"]
