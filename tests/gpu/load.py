@@ -40,14 +40,14 @@ def products(share: float, device: str = "cuda", lasts_s: float = LASTS_S) -> No
     del held
 
 
-def spin() -> None:
-    """Have one thread of the GPU wait for what never comes, as a kernel of a collective does."""
+def spin(blocks: int) -> None:
+    """Have one thread on each of some SMs wait for what never comes, as a kernel of a collective does."""
     import torch  # noqa: PLC0415
 
     kernel = torch.cuda._compile_kernel(SPIN, "spin")
     stop = torch.zeros(1, dtype=torch.int32, device="cuda")
     torch.cuda.synchronize()
-    kernel(grid=(1, 1, 1), block=(1, 1, 1), args=[stop])
+    kernel(grid=(blocks, 1, 1), block=(1, 1, 1), args=[stop])
     _ready()
     time.sleep(LASTS_S)
     os._exit(0)  # leaving by the usual way would wait for the kernel
@@ -88,7 +88,7 @@ def _ready() -> None:
 def main(way: str, share: str) -> None:
     """Do as the command line says."""
     if way == "spin":
-        spin()
+        spin(max(1, int(float(share))))
     else:
         products(float(share), "cpu" if way == "cpu" else "cuda")
 
