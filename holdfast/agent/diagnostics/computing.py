@@ -118,11 +118,14 @@ def _tensor_cores() -> Iterator[None]:
     import torch  # noqa: PLC0415
 
     products: Any = torch.backends.cuda.matmul
-    before, products.fp32_precision = products.fp32_precision, "tf32"
+    # Torch before 2.9, of an image of its own, has the latter.
+    name, value = ("fp32_precision", "tf32") if hasattr(products, "fp32_precision") else ("allow_tf32", True)
+    before = getattr(products, name)
+    setattr(products, name, value)
     try:
         yield
     finally:
-        products.fp32_precision = before
+        setattr(products, name, before)
 
 
 def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
