@@ -1,8 +1,9 @@
-"""A whole site whose job trains on one GPU, with three faults: ``python -m tests.gpu.site [--device cpu]``.
+"""A whole site whose job trains on one GPU, with faults: ``python -m tests.gpu.site [--device cpu] [--faults hang]``.
 
-Two machines and a standby, all on this host, with every service of ``holdfast up``. A run without faults comes first;
-then one whose rank is killed, whose machine is killed, and whose kernel writes past its memory. The final weights must
-be the same, bit for bit. Prints what each recovery cost; ends with status 1 where anything is wrong.
+Two machines and a standby, all on this host, with every service of ``holdfast up``. A run without faults comes
+first; then one whose rank is killed, whose machine is killed, whose kernel writes past its memory, and whose kernel
+never ends. The final weights must be the same, bit for bit. Prints what each recovery cost; ends with status 1 where
+anything is wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.models.alert import Incident, IncidentClass
@@ -33,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for each thing that is waited for")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=[*FAULTS])
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-gpu-"))
     home = folder / "home"
@@ -44,7 +47,7 @@ def main() -> int:
         began = time.monotonic()
         site = Site.up(home, MACHINES + 1)
         measured(f"site: up in {time.monotonic() - began:.1f} s")
-        _play(site, folder, args.device, args.limit_s)
+        _play(site, folder, args.device, args.limit_s, [FAULTS[name] for name in args.faults])
         return 0
     except AssertionError as error:
         sys.stdout.write(f"site: WRONG: {error}\n")
@@ -59,43 +62,62 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(site: Site, folder: Path, device: str, limit_s: float) -> None:
+@dataclass(frozen=True)
+class Fault:
+    """One that is injected, and what was written down of it first."""
+
+    what: str
+    expected: IncidentClass
+    slot: int
+    """Of the machine that it hits."""
+    costs_it: bool
+    strike: Callable[[Site, Path, str], object]
+
+
+FAULTS = {
+    "rank": Fault(
+        "a rank is killed",
+        IncidentClass.JOB_CRASH,
+        slot=1,
+        costs_it=False,
+        strike=lambda site, _, machine: site.fault("kill-rank", machine),
+    ),
+    "machine": Fault(
+        "a machine is killed",
+        IncidentClass.MACHINE_FAULT,
+        slot=0,
+        costs_it=True,
+        strike=lambda site, _, machine: site.fault("kill-machine", machine),
+    ),
+    "memory": Fault(
+        "a kernel writes past its memory",
+        IncidentClass.JOB_CRASH,
+        slot=1,
+        costs_it=False,
+        strike=lambda _, own, __: (own / "break-1").touch(),
+    ),
+    "hang": Fault(
+        "a kernel never ends",
+        IncidentClass.JOB_HANG,
+        slot=1,
+        costs_it=False,  # a rank that only stands out is retried in place at first
+        strike=lambda _, own, __: (own / "spin-1").touch(),
+    ),
+}
+
+
+def _play(site: Site, folder: Path, device: str, limit_s: float, faults: list[Fault]) -> None:
     calm = _run(site, folder / "calm", device, [], limit_s)
-    faulty = _run(
-        site,
-        folder / NAME,
-        device,
-        [
-            (
-                "a rank is killed",
-                IncidentClass.JOB_CRASH,
-                lambda: site.fault("kill-rank", site.job(NAME).machines[1]),
-            ),
-            (
-                "a machine is killed",
-                IncidentClass.MACHINE_FAULT,
-                lambda: site.fault("kill-machine", site.job(NAME).machines[0]),
-            ),
-            (
-                "a kernel writes past its memory",
-                IncidentClass.JOB_CRASH,
-                (folder / NAME / "break-1").touch,
-            ),
-        ],
-        limit_s,
-    )
+    faulty = _run(site, folder / NAME, device, faults, limit_s)
     assert calm == faulty, f"the weights differ: {calm} without faults, {faulty} with them"
     measured(f"site: the weights are the same, bit for bit: {calm}")
-    evicted = site.evicted()
-    measured(f"site: evicted machines: {', '.join(sorted(evicted))}")
-    assert len(evicted) == 1, f"only the machine that was killed goes, not {evicted}"
 
 
 def _run(
     site: Site,
     own: Path,
     device: str,
-    faults: list[tuple[str, IncidentClass, Callable[[], object]]],
+    faults: list[Fault],
     limit_s: float,
 ) -> str:
     """The digest of the final weights of one run, in a folder of its own by which its job is named."""
@@ -115,13 +137,16 @@ def _run(
         first=1,
     )
     measured(f"site: {name}: first step {time.monotonic() - began:.1f} s after the submission")
-    for number, (what, expected, strike) in enumerate(faults, 1):
+    gone: set[str] = set()
+    for number, fault in enumerate(faults, 1):
         site.wait_more_steps(name, 10)
-        struck = time.time()
-        strike()
+        struck, machine = time.time(), site.job(name).machines[fault.slot]
+        fault.strike(site, own, machine)
         incident = site.wait_recovered(name, number, limit_s)
-        _report(site, what, incident, struck)
-        assert incident.incident_class is expected, f"{what}: {site.told(name)}"
+        _report(site, fault.what, incident, struck)
+        assert incident.incident_class is fault.expected, f"{fault.what}: {site.told(name)}"
+        gone |= {machine} if fault.costs_it else set()
+        assert site.evicted() == gone, f"{fault.what}: {site.evicted()} are out of service, not {gone}"
     (own / "hurry").touch()
     site.wait_done(name, limit_s)
     measured(f"site: {name}: done {time.monotonic() - began:.1f} s after the submission")

@@ -1,4 +1,4 @@
-"""Train a small model with DDP over gloo, on a GPU that all ranks may share or on the processor; break once, on order.
+"""Train a small model with DDP over gloo, on a GPU that all ranks may share or on the processor; with faults on order.
 
 Deterministic: whatever happens on the way, the final weights are the same, bit for bit.
 """
@@ -23,6 +23,7 @@ BEYOND = (
     'extern "C" __global__ void beyond(float* given, int far) '
     "{ given[((long long) far << 20) + threadIdx.x] = 1.0f; }"
 )
+SPIN = 'extern "C" __global__ void spin(int* stop) { while (*(volatile int*) stop == 0) {} }'
 
 
 class Model(nn.Module):
@@ -73,6 +74,15 @@ def break_itself(device: torch.device) -> None:
     given.sum().item()
 
 
+def spin(device: torch.device) -> None:
+    """Never come back from a kernel, as one that waits for what was never sent."""
+    while device.type != "cuda":
+        pass
+    kernel = torch.cuda._compile_kernel(SPIN, "spin")
+    kernel(grid=(1, 1, 1), block=(1, 1, 1), args=[torch.zeros(1, dtype=torch.int32, device=device)])
+    torch.cuda.synchronize()
+
+
 def digest(model: nn.Module) -> str:
     """sha256 over the names and bytes of all weights."""
     sha = hashlib.sha256()
@@ -112,10 +122,11 @@ def main() -> None:
             loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
         optimizer.step()
-        order = args.folder / f"break-{rank}"
-        if order.exists():
-            order.unlink()
-            break_itself(device)
+        for name, fault in (("break", break_itself), ("spin", spin)):
+            order = args.folder / f"{name}-{rank}"
+            if order.exists():
+                order.unlink()
+                fault(device)
         if not (args.folder / "hurry").exists():
             time.sleep(0.1 if step < args.steps / 2 else 1.0)
         session.step(step, loss=loss.item(), grad_norm=norm)
