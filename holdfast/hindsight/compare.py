@@ -13,6 +13,7 @@ from holdfast.hindsight.run import Replayed
 from holdfast.models.alert import Classification, Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
+from holdfast.models.job import WAS_STOPPED
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate.waits import duration
 
@@ -76,7 +77,7 @@ def _class(found: Classification) -> str:
 
 def _actions(record: Record, replayed: Replayed) -> Iterator[Row]:
     was = [each for each in record.actions if each.kind not in _LEFT_OUT]
-    now = [each for each in replayed.actions if each.kind not in _LEFT_OUT]
+    now = [each for each in replayed.actions if each.kind not in _LEFT_OUT and not _of_the_stop(record, each)]
     matcher = SequenceMatcher(None, [each.key for each in was], [each.key for each in now], autojunk=False)
     for _, a, b, c, d in matcher.get_opcodes():
         shared = min(b - a, d - c) if [e.key for e in was[a:b]] == [e.key for e in now[c:d]] else 0
@@ -85,6 +86,12 @@ def _actions(record: Record, replayed: Replayed) -> Iterator[Row]:
         )
         yield from (_row(each, None, replayed) for each in was[a + shared : b])
         yield from (_row(None, each, replayed) for each in now[c + shared : d])
+
+
+def _of_the_stop(record: Record, action: Action) -> bool:
+    """Return whether the replay began this act only to find that the job was stopped before it."""
+    failed = action.state is ActionState.FAILED and record.action(action.key) is None
+    return failed and record.incident.summary == WAS_STOPPED
 
 
 def _row(was: Action | None, now: Action | None, replayed: Replayed) -> Row:

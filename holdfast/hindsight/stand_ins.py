@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError, LimitError, RecoveryError, StaleError
 from holdfast.hindsight.record import Record
 from holdfast.models.alert import IncidentState, Verdict
 from holdfast.models.history import Action, ActionState
+from holdfast.models.job import WAS_STOPPED
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.operations.context import Act, Context
@@ -160,9 +161,17 @@ class Hindsight(Context):
             StaleError: it ended there.
         """
         was = self._record.incident
+        if known is None and was.summary == WAS_STOPPED and self._all_done():
+            self._copy.set_incident(was.id, state=was.state, summary=was.summary)
+            raise StaleError(f"incident {was.id}: the job was stopped before any further act")
         if known and known.state is ActionState.INTENT and was.state is IncidentState.DISMISSED:
             self._copy.set_incident(was.id, state=was.state, summary=was.summary)
             raise StaleError(f"incident {was.id} was dismissed amid {known.key}")
+
+    def _all_done(self) -> bool:
+        """Return whether every recorded act was made again."""
+        again = {each.key for each in self._copy.actions(self._record.incident.id)}
+        return all(each.key in again for each in self._record.actions)
 
     def _may_have_failed(self, known: Action | None) -> None:
         """Fail where the recorded attempt did: the next one began amid this action, and did it.

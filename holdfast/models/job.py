@@ -35,6 +35,8 @@ MOST_MACHINES = 100_000
 MOST_RANKS_PER_MACHINE = 1024
 ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 """Nothing of the job runs."""
+WAS_STOPPED = "the job was stopped"
+"""Summary of an incident whose job a person stopped meanwhile."""
 
 
 class Mode(StrEnum):

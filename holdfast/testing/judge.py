@@ -58,6 +58,8 @@ def _of_states(scenario: Scenario, played: Played) -> list[str]:
         found.append(f"restored steps {played.restored}")
     if expected.suspect is not None and played.suspect != expected.suspect:
         found.append(f"suspect checkpoints {played.suspect}")
+    if expected.answers and not any(expected.answers in each for each in played.answers):
+        found.append(f"answered: {played.answers}")
     if expected.says not in played.incidents[-1].summary:
         found.append(f"said: {played.incidents[-1].summary}")
     return found

@@ -53,6 +53,8 @@ class Played:
     job: Job
     outcomes: list[str] = field(default_factory=list)
     """The gateway's answer to each signal."""
+    answers: list[str] = field(default_factory=list)
+    """The gateway's answers to people who acted while a playbook ran."""
     errors: list[Exception] = field(default_factory=list)
     """Exceptions of failed playbook runs."""
     commands: list[tuple[str, str]] = field(default_factory=list)
@@ -160,6 +162,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook], site:
         evicted={name: scope.value for name, scope in world.evicted},
         job=kit.ledger.job(JOB),
         outcomes=outcomes,
+        answers=world.answers_to_people,
         errors=kit.errors,
         commands=world.commands,
         restored=tuple(e.start_step for e in kit.ledger.epochs(JOB) if e.epoch > before.epoch),

@@ -150,6 +150,8 @@ class Expected(Frozen):
     """Step that each new epoch began with, in order; None: not looked at."""
     says: str = ""
     """Part of the summary of the last incident."""
+    answers: str = ""
+    """Part of the gateway's answer to a person who acts while a playbook runs (the world's ``acts_at``)."""
     suspect: tuple[int, ...] | None = None
     """Checkpoints in S3 that are suspect afterwards; None: not looked at."""
 

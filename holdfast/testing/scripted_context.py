@@ -9,6 +9,7 @@ from holdfast.clock import FakeClock
 from holdfast.operations.context import Context
 from holdfast.policies.config.policy import Policy
 from holdfast.testing.gateway_kit import Kit
+from holdfast.testing.people import Interrupted
 from holdfast.testing.scripted_agent import ScriptedAgent
 from holdfast.testing.scripted_supply import ScriptedDriver, ScriptedStore
 from holdfast.testing.world import World
@@ -46,7 +47,7 @@ class ScriptedContext(Context):
             "driver": ScriptedDriver(world),
             "store": ScriptedStore(world),
         }
-        self._world = world
+        self._world, self._kit = world, kit
 
     def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
         """Return the lines that the scenario lists."""
@@ -54,4 +55,5 @@ class ScriptedContext(Context):
 
     def agent(self, machine: Any) -> Any:
         """Return the scripted agent."""
-        return ScriptedAgent(self._world, machine)
+        agent = ScriptedAgent(self._world, machine)
+        return Interrupted(agent, self._world, self._kit) if self._world.acts_at else agent

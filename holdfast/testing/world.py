@@ -90,6 +90,10 @@ class World:
     """Ranks come to the boundary at which they are held, and those that are started ahead wait."""
     dies_at: dict[str, str] = field(default_factory=dict)
     """Command, or command@machine -> machine that is lost when the first such command comes."""
+    acts_at: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Command, or check -> the ``request`` and ``body`` of a person, made when the first such command comes."""
+    answers_to_people: list[str] = field(default_factory=list)
+    """The gateway's answers to these."""
     lost: list[str] = field(default_factory=list)
     """Machines that died so, of which nothing was reported yet."""
     held: int = 0

@@ -14,12 +14,11 @@ from holdfast.deployments.gateway.api.audit import Act, audited, told, who
 from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
-from holdfast.deployments.gateway.runs.judge import STOPPED
 from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import Alert, AlertKind, IncidentState, MoveSource
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
-from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.job import WAS_STOPPED, Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version
 from holdfast.models.roles import MOST_REPLICAS, RoleName
@@ -195,7 +194,11 @@ async def _stop(gateway: Gateway, name: str) -> Job:
     for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
         with contextlib.suppress(StaleError):  # its playbook has just ended it: that stays
             await asyncio.to_thread(
-                ledger.end_incident, incident.id, IncidentState.DISMISSED, STOPPED, gateway.site.clock.now()
+                ledger.end_incident,
+                incident.id,
+                IncidentState.DISMISSED,
+                WAS_STOPPED,
+                gateway.site.clock.now(),
             )
     return await gateway.site.job(name)
 

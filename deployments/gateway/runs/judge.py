@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
 from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.history import Action, ActionState, CodeVersion
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import WAS_STOPPED, Job, JobState
 from holdfast.policies.config.policy import GatewayPolicy
 
-STOPPED = "the job was stopped"
 DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
@@ -83,7 +82,7 @@ def why_moot(
         others: open incidents of the job, newest first, with their alerts.
     """
     if job.state is not JobState.RUNNING:
-        return STOPPED if job.state is JobState.STOPPED else ""
+        return WAS_STOPPED if job.state is JobState.STOPPED else ""
     if incident.incident_class is IncidentClass.CODE_UPDATE:
         return _why_no_update(incident, job, versions, others)
     if incident.epoch >= job.epoch:

@@ -11,14 +11,14 @@ from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
-from holdfast.deployments.gateway.runs.judge import STOPPED, attempts_spent, backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
-from holdfast.models.job import JobState
+from holdfast.models.job import WAS_STOPPED, JobState
 from holdfast.models.lease import GIVING_UP, JOB_LEASE_S
 from holdfast.policies.escalate import overtake, waits
 
@@ -158,7 +158,7 @@ class Reconciler:
         if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.STOPPED:
             # The gateway that stopped it did not come to close the incident, or the site was shut down.
             await asyncio.to_thread(
-                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
+                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=WAS_STOPPED
             )
             return
         actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
