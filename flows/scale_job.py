@@ -11,6 +11,7 @@ from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import (
     claim,
+    fell_with,
     holds_none,
     leave_at_zero,
     place,
@@ -38,11 +39,13 @@ async def scale_job(case: RecoveryContext) -> Recovered:
     elif case.again and placed_back(case):
         # Nor did it come up at the size that it had: the size is not why.
         silent = await pause(case)
+        fell = fell_with(case)
         tried = await look_further(case)
-        did = f"it did not come up with {machines} machines, nor with {size_before(case)}; {tried.summary}"
+        did = f"it did not come up with {machines} machines, nor with {size_before(case)} ({fell}); {tried.summary}"
     elif case.again:
         silent = await pause(case)
-        did = f"it did not come up with {machines} machines: {await place(case, size_before(case))}"
+        fell = fell_with(case)
+        did = f"it did not come up with {machines} machines ({fell}): {await place(case, size_before(case))}"
     else:
         await claim(case, machines)
         await hold_at_boundary(case)

@@ -107,6 +107,8 @@ class UnavailableError(HoldfastError):
     """A service or an agent did not answer in time. Transient: safe to retry."""
 
     status = 503
+    address = ""
+    """HOST:PORT of the agent that did not answer; empty: it was none."""
 
 
 class NoPlaybookError(UnavailableError):

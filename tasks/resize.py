@@ -181,3 +181,8 @@ def leave_at_zero(case: RecoveryContext) -> None:
     """
     if holds_none(case):
         case.ledger.set_job(case.job, state=JobState.SCALED_TO_ZERO, unless=JobState.STOPPED)
+
+
+def fell_with(case: RecoveryContext) -> str:
+    """Return which epoch did not come up, and with which machines."""
+    return f"epoch {case.broken_epoch} on {join_names(case.job_now().machines)}"

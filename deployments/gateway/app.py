@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from holdfast import __version__
@@ -126,6 +128,14 @@ def create_app(
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse(body_of(SettingsError(_first(error))), status_code=SettingsError.status)
 
+    @app.exception_handler(HTTPException)
+    async def unread(request: Request, error: HTTPException) -> Response:
+        """Answer what the framework cannot read at all in the form of all other refusals."""
+        if error.status_code != _UNREAD or isinstance(error.__cause__, ClientDisconnect):
+            return await http_exception_handler(request, error)
+        told = SettingsError("the body is not JSON that can be read: it is nested too deep or not in UTF-8")
+        return JSONResponse(body_of(told), status_code=SettingsError.status)
+
     @app.exception_handler(ClientDisconnect)
     async def broken_off(_: Request, __: ClientDisconnect) -> Response:
         """End a request whose client went away before all of it came: no one reads the answer."""
@@ -135,6 +145,10 @@ def create_app(
         AuthMiddleware, secret=secret, metrics=gateway.site.metrics, sessions=sessions, leadership=leadership
     )
     return app
+
+
+_UNREAD = 400
+"""Of the framework, for any error while it reads a body."""
 
 
 def _first(error: RequestValidationError) -> str:

@@ -252,6 +252,12 @@ def _adapter(answer: Hashable) -> TypeAdapter[Any]:
 
 def _unanswered(address: str, error: httpx.HTTPError) -> errors.UnavailableError:
     """Return the meaning of an error: no route to the host, no answer, a closed port, or a broken connection."""
+    found = _meaning(address, error)
+    found.address = address
+    return found
+
+
+def _meaning(address: str, error: httpx.HTTPError) -> errors.UnavailableError:
     if isinstance(error, httpx.ConnectError):
         if is_silence(error):
             return errors.SilentError(f"agent at {address}: {reason_of(error)}")

@@ -30,6 +30,7 @@ from holdfast.cli import (
     status,
     submit,
 )
+from holdfast.cli.numbers import OfNumber
 from holdfast.cli.output import err, print_json, say
 from holdfast.errors import HoldfastError
 from holdfast.shown import plain
@@ -62,7 +63,6 @@ for command in (
     jobs.stop,
     approve.wait,
     jobs.update,
-    jobs.scale,
     jobs.move,
     pool.pool,
     simulate.simulate,
@@ -73,6 +73,8 @@ for command in (
     notify.notify,
 ):
     app.command()(command)
+
+app.command(cls=OfNumber)(jobs.scale)
 
 app.add_typer(new.app, name="new")
 app.add_typer(checkpoints.app, name="checkpoints")

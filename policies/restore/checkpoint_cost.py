@@ -88,7 +88,7 @@ def cost(spec: JobSpec, *, crosses_groups: bool, rank_nbytes: int | None = None)
         copies=copies,
         ranks_per_machine=spec.ranks_per_machine,
         tiers=tuple(tiers),
-        not_protected=_not_protected(policy, copies),
+        not_protected=_not_protected(policy, copies, spec.machines),
         rank_nbytes=rank_nbytes,
     )
 
@@ -98,12 +98,13 @@ def _by_peer(copies: Copies, crosses_groups: bool) -> str:
     return what if copies.peer > 1 else f"{what}, unless its copy was under way"
 
 
-def _not_protected(policy: CheckpointPolicy, copies: Copies) -> tuple[str, ...]:
+def _not_protected(policy: CheckpointPolicy, copies: Copies, machines: int) -> tuple[str, ...]:
     found = []
     s3 = f"S3 (up to {policy.s3_every_steps} steps are computed again)"
     survives = policy.first_tier is FirstTier.DISK or policy.disk_every_steps
     if not copies.peer:
-        found.append(f"A lost machine: the job goes back to {s3}.")
+        alone = "a job of one machine has no peer to keep copies: it" if machines == 1 else "the job"
+        found.append(f"A lost machine: {alone} goes back to {s3}.")
     else:
         found.append(f"A machine and the one that keeps its copies, both lost: back to {s3}.")
     if copies.own == 1:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from holdfast.agent.client import AgentClient
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import AgentState
 from holdfast.operations import fleet
@@ -70,3 +71,12 @@ async def test_an_answer_that_is_none_of_an_agent_is_refused_and_is_no_lost_mach
         ) as raised:
             await Patient("h:1", "secret", http=http).state()
     assert fleet.lost({"m0": raised.value}) == ()
+
+
+async def test_an_error_carries_the_address_of_the_agent() -> None:
+    """Whoever reports it finds the machine by that, not in its words."""
+    address = "127.0.0.1:1"
+    async with AgentClient(address, "s" * 32) as client:
+        with pytest.raises(UnavailableError) as refused:
+            await client.state()
+    assert refused.value.address == address

@@ -380,3 +380,15 @@ def test_wrong_usage_is_one_document_too(cli: Cli, command: str, word: str) -> N
     assert word.lower() in json.loads(result.out)["error"].lower()
     assert "Usage:" in result.err
     assert cli(*command.removesuffix(" --json").split()).out == ""
+
+
+@pytest.mark.parametrize("number", ["-1", "-2.5"])
+def test_a_number_of_machines_below_zero_is_a_wrong_number(
+    cli: Cli, gateway: FakeGateway, number: str
+) -> None:
+    """No option is called so."""
+    found = cli("scale", "gpt", number)
+    assert found.status == 2
+    assert f"{number}: expected a whole number" in found.out + found.err
+    assert "No such option" not in found.out + found.err
+    assert gateway.calls == []

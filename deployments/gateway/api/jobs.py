@@ -171,21 +171,19 @@ async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
         try:
             await start(gateway, name, _resumed(choice), choice)
         except UnavailableError as error:
-            raise UnavailableError(
-                _unanswered(await site.job(name), site.fleet.machines, str(error))
-            ) from error
+            raise UnavailableError(_unanswered(await site.job(name), site.fleet.machines, error)) from error
     return await site.job(name)
 
 
-def _unanswered(job: Job, machines: Mapping[str, Machine], why: str) -> str:
+def _unanswered(job: Job, machines: Mapping[str, Machine], error: UnavailableError) -> str:
     """Return the problem by its machine's name, with the way out: one whose agent is dead starts nothing."""
     for name in job.machines:
-        if name in machines and f"agent at {machines[name].address}:" in why:
+        if name in machines and error.address and error.address == machines[name].address:
             return (
-                f"machine {name} of job {job.name} does not answer ({why}): `holdfast evict {name} --reason WHY` takes "
-                f"it out, then `holdfast resume {job.name}` starts on a standby in its place"
+                f"machine {name} of job {job.name} does not answer ({error}): `holdfast evict {name} --reason WHY` "
+                f"takes it out, then `holdfast resume {job.name}` starts on a standby in its place"
             )
-    return why
+    return str(error)
 
 
 async def _stop(gateway: Gateway, name: str) -> Job:

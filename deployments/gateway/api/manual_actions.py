@@ -7,7 +7,7 @@ import uuid
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from holdfast.deployments.gateway.api.audit import Asked, audited, told, who
 from holdfast.deployments.gateway.gateway import Gateway
@@ -26,6 +26,15 @@ class Evict(Asked):
 
     scope: Scope = Scope.CLUSTER
     reason: str = Field("requested by an operator", max_length=2000)
+
+    @field_validator("reason")
+    @classmethod
+    def _says_something(cls, reason: str) -> str:
+        if not reason.strip():
+            raise ValueError(
+                "it is what others read at the cordoned machine: say why, or leave the field out"
+            )
+        return reason
 
 
 class ApprovalAnswer(Asked):

@@ -210,6 +210,12 @@ async def test_malformed_alert_names_the_field(kit: Kit) -> None:
         (b"kind=xid", "application/json", "the body is not JSON: Expecting value at character 0"),
         (b"", "application/json", "body is missing: give it"),
         (b'{"kind": "xid"}', "application/json", "body.at is missing: give it"),
+        (b"[" * 100_000, "application/json", "the body is not JSON that can be read: it is nested too deep"),
+        (
+            b'"\xff"',
+            "application/json",
+            "the body is not JSON that can be read: it is nested too deep or not in",
+        ),
         (b'{"kind": "xid"}', "text/plain", "the body is not taken for JSON: send it with the header"),
     ],
 )

@@ -14,7 +14,9 @@ async def test_a_dead_machine_is_named_with_the_way_out(kit: Kit) -> None:
     address = kit.ledger.machine("m1").address
 
     async def refuses() -> None:
-        raise UnavailableError(f"agent at {address}: connection refused")
+        error = UnavailableError("the agent refused the connection")
+        error.address = address
+        raise error
 
     kit.acts.during_launch = refuses
     answer = await kit.post(f"/v1/jobs/{JOB}/resume", status=503)
