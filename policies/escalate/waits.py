@@ -141,6 +141,11 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     return Outlook(wait=dated, said=told)
 
 
+def resumed(summary: str, epoch: int) -> str:
+    """Return the summary of an incident that waited, once a person had its job started: the wait is no more."""
+    return f"{summary.partition('. Needs ')[0]}. A person resumed the job since: epoch {epoch} was started"
+
+
 def due(wait: Wait, seen: WaitFacts) -> str:
     """Return why it is to be retried now; empty: not yet.
 

@@ -22,6 +22,7 @@ from holdfast.models.job import WAS_STOPPED, Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version
 from holdfast.models.roles import MOST_REPLICAS, RoleName
+from holdfast.policies.escalate import waits
 
 Result = TypeVar("Result")
 
@@ -172,7 +173,18 @@ async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
             await start(gateway, name, _resumed(choice), choice)
         except UnavailableError as error:
             raise UnavailableError(_unanswered(await site.job(name), site.fleet.machines, error)) from error
+        await asyncio.to_thread(_end_waits, gateway, name)
     return await site.job(name)
+
+
+def _end_waits(gateway: Gateway, name: str) -> None:
+    """End the waits of a job that a person had started (blocking): its incidents say no more that it stands."""
+    ledger = gateway.site.ledger
+    for wait in ledger.waits():
+        if wait.job == name and not wait.runs_on:
+            ledger.end_wait(wait.incident_id)
+            summary = waits.resumed(ledger.incident(wait.incident_id).summary, ledger.job(name).epoch)
+            ledger.set_incident(wait.incident_id, summary=summary)
 
 
 def _unanswered(job: Job, machines: Mapping[str, Machine], error: UnavailableError) -> str:
