@@ -31,6 +31,7 @@ from prefect.logging.configuration import setup_logging
 from prefect.logging.handlers import APILogWorker
 from prefect.logging.loggers import flow_run_logger
 
+from holdfast.deployments.worker.calm_log import calm_log
 from holdfast.errors import HoldfastError
 from holdfast.tasks.context import context
 
@@ -57,6 +58,7 @@ def main(pipe: Connection) -> None:
     # Ctrl-C in a terminal reaches the whole group; the worker decides what happens to its runs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_logging()
+    calm_log()
     # The site may have no ledger yet; the run that needs one reports that.
     with contextlib.suppress(HoldfastError):
         context().ledger.jobs()
