@@ -170,6 +170,19 @@ def recorded_before_the_session(model: Numbers) -> Changing:
     return Changing(model, optimizer, record.graph.replay)  # type: ignore[attr-defined]
 
 
+def recorded_before_and_eager_at_first(model: Numbers) -> Changing:
+    """The same; the first two steps are not replays, so that the session's hook sees them."""
+    optimizer, record = _recording(model)
+    record()
+    steps: list[int] = []
+
+    def change() -> None:
+        steps.append(1)
+        (optimizer.step if len(steps) < 3 else record.graph.replay)()  # type: ignore[attr-defined]
+
+    return Changing(model, optimizer, change)
+
+
 def recorded_after_the_session(model: Numbers) -> Changing:
     """A CUDA graph that is recorded before its first replay."""
     optimizer, record = _recording(model)
@@ -195,6 +208,7 @@ WAYS = (
     after_wait,
     after_wait_in_a_side_stream,
     recorded_before_the_session,
+    recorded_before_and_eager_at_first,
     recorded_after_the_session,
 )
 
@@ -220,6 +234,7 @@ def test_a_save_is_of_one_moment(way: Callable[[Numbers], Changing], agent: Fake
         session.checkpoint(changing.state, overlap=changing.overlap)
     changing.before(session)
     changing.change()
+    session.step(STEPS + 1)
     assert session.flush()
     counts = session.counts
     found = saved_values(agent.shards)
