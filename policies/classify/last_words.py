@@ -31,7 +31,9 @@ _LAST_LINE = re.compile(
     r"(?:: (?P<message>.*))?$",
     re.MULTILINE,
 )
-_MORE = re.compile(r"\n(?:(?:nccl\w{1,30}Error|Last error|\[ERROR\]|E[A-Z]\d{4}):?.*(?:\n|$))+.*")
+_MORE = re.compile(
+    r"\n(?:(?:nccl\w{1,30}(?:Error|Usage|Argument)|Last error|\[ERROR\]|E[A-Z]\d{4}):?.*(?:\n|$))+.*"
+)
 """NCCL's and HCCL's reason is in the lines after the exception's own."""
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
