@@ -185,7 +185,23 @@ class ModulePart:
             for name, inner in node[3].items():
                 known.want(inner, held=getattr(fresh, name))
         else:
+            if isinstance(node, tuple) and node[0] == "@raw":
+                self._require_size(key, torch.Size(node[4]), f"torch.{node[3]}")
             known.want(node, like=fresh)
+
+    def _require_size(self, key: str, size: torch.Size, dtype: object) -> None:
+        """Refuse elements of a parameter that has another size now, before anything is copied."""
+        home = self._home(key)
+        param = home[0]._parameters.get(home[1]) if home is not None else None
+        if param is not None and param.shape != size:
+            raise self._other_than(key, size, dtype, param)
+
+    def _other_than(self, key: str, size: torch.Size, dtype: object, param: Tensor | None) -> CheckpointError:
+        found = "none" if param is None else f"one {list(param.shape)} of {param.dtype}"
+        return CheckpointError(
+            f"{self.name}.{key}: the checkpoint has a tensor {list(size)} of {dtype}, the model {found}. "
+            "Restore with the code that saved it"
+        )
 
     def _leave_out(self, key: str, node: Node, known: Known) -> None:
         """Leave out a name that the module does not have."""
@@ -225,7 +241,6 @@ class ModulePart:
         if home is None:  # extra state, which its module takes regardless of what it has now
             return torch.empty(size, dtype=dtype, device=torch.device(node[2]))
         self._replaced = True
-        told = f"{self.name}.{key}: the checkpoint has a tensor {list(size)} of {dtype}, "
         owner, name = home
         if name in owner._buffers:
             known_device = local(fresh).device if isinstance(fresh, Tensor) else torch.device(node[2])
@@ -237,10 +252,7 @@ class ModulePart:
             param.materialize(tuple(size), dtype=dtype)
             return param.data
         if param is None or isinstance(param, DTensor) or param.shape != size:
-            raise CheckpointError(
-                f"{told}the model {'none' if param is None else f'one {list(param.shape)} of {param.dtype}'}. "
-                "Restore with the code that saved it"
-            )
+            raise self._other_than(key, size, dtype, param)
         param.data = torch.empty(size, dtype=dtype, device=param.device)
         return param.data
 

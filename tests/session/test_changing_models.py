@@ -99,6 +99,27 @@ def test_parameters_that_change_their_type_come_back_in_it(make_agent: MakeAgent
     assert again["optimizer"].param_groups[0]["params"] == [*fresh.parameters()]
 
 
+def test_parameters_that_changed_their_size_are_refused_before_anything_is_copied(
+    make_agent: MakeAgent,
+) -> None:
+    """A script that begins with the size of before is told the path and both sizes."""
+    agent = make_agent()
+    session, state = session_of(agent), {"first": nn.Linear(2, 2), "model": nn.Linear(2, 2)}
+    session.restore(state)
+    for number in (1, 2, 3):
+        session.step(number)
+        session.checkpoint(state)
+        assert session.flush()
+        state["model"].weight.data = torch.ones(3, 2)
+        state["model"].bias.data = torch.ones(3)
+    fresh = {"first": nn.Linear(2, 2), "model": nn.Linear(2, 2)}
+    before = fresh["first"].weight.clone()
+    told = r"model\.weight: the checkpoint has a tensor \[3, 2\] of torch\.float32, the model one \[2, 2\]"
+    with pytest.raises(CheckpointError, match=told):
+        session_of(agent, (3, agent.shard(0, 3))).restore(fresh)
+    assert torch.equal(fresh["first"].weight, before)
+
+
 def test_a_layer_that_the_optimizer_lost_is_a_failed_save(make_agent: MakeAgent) -> None:
     """It could not be restored: the save is counted as failed, and training goes on."""
     agent = make_agent()
