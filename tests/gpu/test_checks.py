@@ -38,7 +38,7 @@ NOTICED_S = 10 * WATCH_S
 LEAST_MB_S = 2_000.0
 """Through PCIe, both ways: a fifth of what its third generation does."""
 LONGEST_S = 0.5
-"""A product of 8192 x 8192 takes 0.02 s of an H100's plain cores."""
+"""A product of 8192 x 8192 takes 0.02 s of plain cores (an H200)."""
 
 
 @contextmanager
