@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from holdfast.session import Session
-from holdfast.storage.checkpoints.save import transfer
+from holdfast.storage.checkpoints.save import pinned
 from tests.gpu.saving import agent_in_memory, child, device, saved_values, tell
 from tests.session.harness import FakeAgent
 from tests.session.small import session_of
@@ -272,8 +272,8 @@ def test_pages_of_shared_memory_are_pinned_as_long_as_they_are_mapped() -> None:
         session.close(10)
         del session, slots
         gc.collect()
-        answers = [int(transfer._cuda_runtime().cudaHostUnregister(each)) for each in addresses]
-        transfer._take_error()
+        answers = [int(pinned._cuda_runtime().cudaHostUnregister(each)) for each in addresses]
+        pinned._take_error()
         assert answers == [NOT_REGISTERED] * 2, "a registration outlived its mapping"
 
 

@@ -4,29 +4,24 @@ In host memory a thread copies small tensors first, then the others in the order
 digest of each stretch while it is still in the cache. A thread that has to wait for the copy does not wait for a
 processor to become free for the other: it copies what that has not begun, and helps from the other end.
 
-From CUDA devices the copy runs on a stream of its own into pinned pages (ByteRobust section 7: copies on their own
-stream during the next forward and backward; the optimizer step waits only for the own rank's copy).
+From CUDA devices the copy runs on a stream of its own into pinned pages
+(:mod:`~holdfast.storage.checkpoints.save.device_lane`; ByteRobust section 7: copies on their own stream during the next
+forward and backward; the optimizer step waits only for the own rank's copy).
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.load.exchange import own_device
-from holdfast.storage.checkpoints.save.slot_lock import LockedMap
+from holdfast.storage.checkpoints.save.device_lane import DeviceLane, Pairs
 
 STRETCH_BYTES = 4 << 20
 """Taken by one thread at a time."""
@@ -37,8 +32,6 @@ SMALL_BYTES = 64 << 10
 ROOM_BYTES = 32 << 20
 """Of a GPU's memory that a copy may take for a moment, where the elements of a tensor lie in another order there."""
 MOST_HELPERS = 4
-_PORTABLE = 1
-"""``cudaHostRegisterPortable``."""
 
 _memmove = ctypes.CDLL(None).memmove  # called without the GIL
 _version = attrgetter("_version")
@@ -221,10 +214,6 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-Pairs = tuple[list[Tensor], list[Tensor]]
-"""Targets and sources."""
-
-
 def by_device(moves: Sequence[TensorMove]) -> dict[torch.device, Pairs]:
     """Return what is copied from each CUDA device."""
     found: dict[torch.device, Pairs] = {}
@@ -269,93 +258,3 @@ def _cut(move: TensorMove) -> list[_Stretch]:
         _Stretch(to + at, source + at, size := min(STRETCH_BYTES, nbytes - at), move.offset + at + size)
         for at in range(0, nbytes, STRETCH_BYTES)
     ]
-
-
-class DeviceLane:
-    """CUDA streams for copies to the host: one for each device that the rank's tensors lie on."""
-
-    def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-
-    def start(self, moves: Mapping[torch.device, Pairs]) -> DeviceCopy:
-        """Copy as soon as the work that is queued on the current streams is done."""
-        return DeviceCopy({device: self._copy(device, *some) for device, some in moves.items()})
-
-    def _copy(self, device: torch.device, targets: list[Tensor], sources: list[Tensor]) -> torch.cuda.Event:
-        """Copy from one device: a copy runs on a stream of the device that it comes from, whichever is current."""
-        stream = self._streams.get(device)
-        if stream is None:
-            stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.no_grad(), torch.cuda.stream(stream):
-            torch._foreach_copy_(targets, sources, non_blocking=True)  # in one call: training waits for it
-            for source in sources:
-                # The allocator must not hand the memory out again before the copy is done.
-                source.record_stream(stream)
-            # A thread that waits for it sleeps, and leaves the processor to training.
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            stream.record_event(event)
-        return event
-
-
-@dataclass(frozen=True)
-class DeviceCopy:
-    """A copy under way."""
-
-    events: Mapping[torch.device, torch.cuda.Event]
-    """The end of it, on each device."""
-
-    def before_update(self) -> None:
-        """Have the current streams, on which the optimizer runs, wait for the copy; returns at once."""
-        for device, event in self.events.items():
-            torch.cuda.current_stream(device).wait_event(event)
-
-    def synchronize(self) -> None:
-        """Wait for the copy."""
-        for event in self.events.values():
-            event.synchronize()
-
-
-def pin(buffer: LockedMap) -> None:
-    """Register mapped pages with CUDA, without which a copy into them would not be asynchronous.
-
-    The registration ends with the mapping. A failure (no such right, a limit on locked memory) only makes the copy
-    slower. It is made by the rank's own GPU, or it would take memory of the current one that the rank does not use; and
-    holds for all, where a rank has several.
-    """
-    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    device = own_device()
-    with _current(device):
-        if int(_cuda_runtime().cudaHostRegister(address, len(buffer), _PORTABLE)):
-            _take_error()
-        else:
-            buffer.pinned = partial(_unpin, address, os.getpid(), device)
-
-
-def _unpin(
-    address: int, owner: int, device: torch.device, ending: Callable[[], bool] = sys.is_finalizing
-) -> None:
-    """End what :func:`pin` began in the process ``owner``. A fork of it has no part in that; its end does so too."""
-    if ending() or os.getpid() != owner:
-        return
-    with _current(device):
-        if int(_cuda_runtime().cudaHostUnregister(address)):
-            _take_error()
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Make ``device`` the current one meanwhile, where it is a certain one."""
-    return nullcontext() if device.index is None else torch.cuda.device(device)
-
-
-def _take_error() -> None:
-    """Take the error of a call to CUDA's runtime that failed: it would be raised by the next kernel of this thread.
-
-    Torch has no call that returns it. The launch of a kernel raises it, and it is taken by that.
-    """
-    with suppress(RuntimeError):
-        torch.zeros(1, device="cuda").add_(1)
-
-
-def _cuda_runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

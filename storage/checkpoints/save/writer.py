@@ -18,8 +18,10 @@ from holdfast.storage.checkpoints.format.layout import ShardLayout, align, zip_f
 from holdfast.storage.checkpoints.save import buffers, slot_files, slot_lock
 from holdfast.storage.checkpoints.save.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.save.collector import Collector, Contents
+from holdfast.storage.checkpoints.save.device_lane import DeviceLane
+from holdfast.storage.checkpoints.save.pinned import pin
 from holdfast.storage.checkpoints.save.prepared import ALL_STEADY, CopyTarget, Prepared, SteadyTensors
-from holdfast.storage.checkpoints.save.transfer import DeviceLane, Transfer, copy_all, pin
+from holdfast.storage.checkpoints.save.transfer import Transfer, copy_all
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from holdfast.storage.checkpoints.format.plan import make_plan
-from holdfast.storage.checkpoints.save import transfer
+from holdfast.storage.checkpoints.save import pinned
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 pytestmark = pytest.mark.torch
@@ -52,7 +52,7 @@ class Runtime:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each error that was taken from the runtime."""
     found: list[str] = []
-    monkeypatch.setattr(transfer, "_take_error", lambda: found.append("taken"))
+    monkeypatch.setattr(pinned, "_take_error", lambda: found.append("taken"))
     return found
 
 
@@ -62,7 +62,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, taken: list[str]) -> Runtime:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(transfer, "_cuda_runtime", lambda: made)
+    monkeypatch.setattr(pinned, "_cuda_runtime", lambda: made)
     return made
 
 
@@ -117,9 +117,9 @@ def test_pages_that_cannot_be_registered_are_saved_to_all_the_same(
 def test_a_fork_ends_no_registration_of_its_parent(runtime: Runtime) -> None:
     runtime.pinned[4096] = 1
     anyone = torch.device("cuda")
-    transfer._unpin(4096, os.getpid() + 1, anyone)
+    pinned._unpin(4096, os.getpid() + 1, anyone)
     assert runtime.pinned
-    transfer._unpin(4096, os.getpid(), anyone)
+    pinned._unpin(4096, os.getpid(), anyone)
     assert not runtime.pinned
 
 
@@ -136,7 +136,7 @@ def test_pages_are_registered_by_the_gpu_of_the_group(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "_exchange_device", change)
     monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", change)
-    monkeypatch.setattr(transfer, "own_device", lambda: torch.device("cuda", 3))
+    monkeypatch.setattr(pinned, "own_device", lambda: torch.device("cuda", 3))
     writer = writer_of(tmp_path)
     writer.prepare()
     assert runtime.devices == [3, 3]
