@@ -16,7 +16,7 @@ from holdfast.agent.ranks import survivors
     ("exit_code", "told"),
     [
         (-signal.SIGKILL, "it was killed by SIGKILL instead of leaving its training function"),
-        (1, "it ended instead of leaving its training function"),
+        (1, "it ended with status 1 instead of leaving its training function"),
     ],
 )
 async def test_one_that_died_at_the_order_is_told_with_its_signal(exit_code: int, told: str) -> None:
