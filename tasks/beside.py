@@ -23,7 +23,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
-from holdfast.operations import fleet, recurrence, regularity
+from holdfast.operations import fleet, recurrence
 from holdfast.operations.launch import Launched
 from holdfast.policies.classify import suspects
 from holdfast.policies.escalate import overtake
@@ -169,7 +169,7 @@ def death(case: RecoveryContext) -> policy.DeathFacts:
     return known.model_copy(
         update={
             "again": int(case.again) + len(since_progress(past, ctx.policy.ladder.progress_steps)),
-            "often": recurrence.fails_often(ctx, incident) or regularity.of(ctx, incident) is not None,
+            "often": recurrence.often_or_regularly(ctx, incident),
             "rung": decision.rung,
             "data": decision.data,
             "raised": raised,

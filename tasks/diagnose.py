@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
-from holdfast.operations import fleet, recurrence, regularity
+from holdfast.operations import fleet, recurrence
 from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdicts
 from holdfast.policies.diagnose.stacks import compared
 from holdfast.policies.escalate.ladder import since_progress
@@ -70,7 +70,7 @@ def _came_again(case: RecoveryContext) -> bool:
     policy = case.ctx.policy.ladder
     if case.again or not policy.of(case.incident_class).tiers_again:
         return case.again
-    if recurrence.fails_often(case.ctx, case.incident) or regularity.of(case.ctx, case.incident):
+    if recurrence.often_or_regularly(case.ctx, case.incident):
         return True
     return bool(since_progress(history.past_incidents(case.ctx, case.incident), policy.progress_steps))
 

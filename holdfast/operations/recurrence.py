@@ -32,8 +32,12 @@ def recurrence(ctx: Context, incident: Incident, job: Job) -> Recurrence:
     epochs = ctx.ledger.epochs(job.name)
     before = max((each.reached for each in epochs if each.epoch <= earlier[0].epoch), default=0)
     quiet = max((each.reached for each in epochs), default=0) - before
-    often = fails_often(ctx, incident) or regularity.of(ctx, incident) is not None
-    return Recurrence(again=int(quiet < _QUIET_STEPS), often=often)
+    return Recurrence(again=int(quiet < _QUIET_STEPS), often=often_or_regularly(ctx, incident))
+
+
+def often_or_regularly(ctx: Context, incident: Incident) -> bool:
+    """Return whether more is checked, whatever progress there was: it fails often, or as regularly as by a leak."""
+    return fails_often(ctx, incident) or regularity.of(ctx, incident) is not None
 
 
 def fails_often(ctx: Context, incident: Incident) -> bool:

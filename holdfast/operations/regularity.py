@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.alert import Incident
+from holdfast.models.history import Epoch
 from holdfast.operations.context import Context
 from holdfast.policies.classify import signature
 from holdfast.policies.escalate import regular
@@ -13,17 +14,25 @@ _LOOK_BACK = 40
 
 def of(ctx: Context, incident: Incident) -> regular.Regular | None:
     """Return what is regular about an incident and those before it since the job's submission; None: nothing is."""
+    if not _run(incident).may_grow:  # most are none, and this is asked while the job stands
+        return None
     ledger, job = ctx.ledger, ctx.ledger.job(incident.job)
-    epochs = {each.epoch: each for each in ledger.epochs(job.name)}
+    epochs = {each.epoch: each for each in ledger.epochs(job.name, machines=False)}
     listed = ledger.incidents(job.name, limit=_LOOK_BACK)[::-1]
-    runs = []
-    for each in listed:
-        if not job.submitted_at <= each.opened_at <= incident.opened_at or each.epoch not in epochs:
-            continue
-        run = epochs[each.epoch]
-        known: dict[str, object] = {"incident_class": each.incident_class, "version": run.code_version}
-        failed = signature.of(each)
-        known |= {"what": failed.what, "from_outside": failed.from_outside}
-        known["steps"] = run.reached - run.start_step
-        runs.append(regular.FailedRun.model_validate(known))
+    runs = [
+        _run(each, epochs[each.epoch])
+        for each in listed
+        if job.submitted_at <= each.opened_at <= incident.opened_at and each.epoch in epochs
+    ]
     return regular.find(runs, ctx.policy.ladder.regular)
+
+
+def _run(incident: Incident, epoch: Epoch | None = None) -> regular.FailedRun:
+    failed = signature.of(incident)
+    return regular.FailedRun(
+        incident_class=incident.incident_class,
+        what=failed.what,
+        from_outside=failed.from_outside,
+        version=epoch.code_version if epoch else "",
+        steps=epoch.reached - epoch.start_step if epoch else 0,
+    )

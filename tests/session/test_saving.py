@@ -11,7 +11,7 @@ import torch
 
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError
-from holdfast.session import boundary, saver
+from holdfast.session import Session, boundary, saver
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
@@ -19,6 +19,7 @@ from holdfast.storage.checkpoints.save import buffers, slot_files
 from holdfast.storage.checkpoints.save.transfer import Route, TensorMove, Transfer
 from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
+from tests.session.harness import FakeAgent
 from tests.session.small import contents, run, session_of, train, training
 
 pytestmark = pytest.mark.torch
@@ -89,17 +90,23 @@ def test_an_optimizer_that_is_replayed_in_a_graph_changes_no_copy(
     assert torch.equal(contents(path)["model.0.weight"], before)
 
 
-def test_an_optimizer_that_did_not_step_is_not_waited_for(
-    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its step may be in a graph that was recorded before the session was made, or compiled: no hook is run."""
-    agent = make_agent()
+def saved_once(agent: FakeAgent) -> tuple[Session, dict[str, Any]]:
+    """A session whose optimizer stepped before the first save, which is complete."""
     session, state = session_of(agent), training()
     session.restore(state)
     train(state)
     session.step(1)
     session.checkpoint(state)
     assert session.flush()
+    return session, state
+
+
+def test_an_optimizer_that_did_not_step_is_not_waited_for(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step may be in a graph that was recorded before the session was made, or compiled: no hook is run."""
+    agent = make_agent()
+    session, state = saved_once(agent)
     go = hold_saves(monkeypatch)
     session.step(2)
     session.checkpoint(state)
@@ -115,12 +122,7 @@ def test_a_save_that_a_step_went_past_does_not_count(
 ) -> None:
     """Its optimizer stepped before and waits no more: the next step, a graph, was made in the middle of the copy."""
     agent = make_agent()
-    session, state = session_of(agent), training()
-    session.restore(state)
-    train(state)
-    session.step(1)
-    session.checkpoint(state)
-    assert session.flush()
+    session, state = saved_once(agent)
     go = hold_saves(monkeypatch)
     train(state)
     session.step(2)
