@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RENAME = re.compile(r"os\.(?:rename|replace)\(|[\w)]\.rename\(|\b(?:new|path)\.replace\(")
 SHORT_LIVED = {
     "holdfast/agent/diagnostics/warm_checks.py": "an order to a process that runs",
-    "holdfast/agent/diagnostics/collectives.py": "an order to a process that runs",
+    "holdfast/agent/diagnostics/check_part.py": "an outcome of a check that runs",
+    "holdfast/agent/diagnostics/check_process.py": "an order to a process that runs",
     "holdfast/agent/daemon.py": "the pid of an agent that runs",
     "holdfast/agent/ranks/flight_thread.py": "a recording of a process that runs",
     "holdfast/agent/checkpoints/prove_main.py": "an answer of a process that runs",

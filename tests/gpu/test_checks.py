@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.agent.diagnostics import computing, machine_checks
-from holdfast.agent.diagnostics.collectives import CheckPart
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
+from holdfast.agent.diagnostics.check_process import CHECKS
 from holdfast.inject.hook import BAD_MATMUL, FLIP_BIT, WATCH_S, WRONG_BITS
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
@@ -150,7 +151,7 @@ async def test_wrong_products_are_found_by_the_product_check(agent: AgentProcess
     assert found.ok, "the fault is over"
 
 
-def wrong_tensor_cores(part: CheckPart) -> None:
+def wrong_tensor_cores(part: CheckPart) -> CheckOutcome:
     """As the check, on a GPU of which only the tensor cores are wrong: by one, in one place."""
     import torch  # noqa: PLC0415
 
@@ -163,12 +164,12 @@ def wrong_tensor_cores(part: CheckPart) -> None:
         return out
 
     torch.mm = multiplied
-    computing.matmul(part)
+    return computing.matmul(part)
 
 
 async def test_wrong_tensor_cores_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no product of plain cores meets, and most training does."""
-    monkeypatch.setitem(machine_checks._TARGETS, Check.MATMUL, wrong_tensor_cores)
+    monkeypatch.setitem(CHECKS, Check.MATMUL, wrong_tensor_cores)
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.MATMUL, processes=1, timeout_s=60)
     with forking("torch") as fork:
         [found] = await machine_checks.run_check(command, fork, machine="m0")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 from holdfast.agent.diagnostics.machine_checks import _judge_pair
 from holdfast.models.agent import Diagnose, Rendezvous
 from holdfast.models.alert import Finding
@@ -20,9 +20,10 @@ from tests.network.lab import Lab
 
 RUN = """
 import json, sys
-from holdfast.agent.diagnostics import collectives
+from holdfast.agent.diagnostics import check_process, collectives
+from holdfast.agent.diagnostics.check_part import CheckPart
 for told in json.loads(sys.argv[1]):
-    collectives.all_gather(collectives.CheckPart(**told))
+    check_process.run(collectives.all_gather, CheckPart(**told))
 """
 LIMIT_S = 90.0
 SLOW_KBIT = 1000
@@ -70,7 +71,7 @@ def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path
         for host, own in parts.items()
         for peer, part in own.items()
         for finding in _judge_pair(
-            told(peer, part.rank), host, {part.rank: CollectiveOutcome.read(part.outcome_path)}
+            told(peer, part.rank), host, {part.rank: CheckOutcome.read(part.outcome_path)}
         )
     ]
 

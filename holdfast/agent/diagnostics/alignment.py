@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics import groups
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 from holdfast.agent.diagnostics.computing import compute_on, kind_of
 
 if TYPE_CHECKING:
@@ -24,23 +24,23 @@ _WORDS, _BATCH, _CONTEXT, _WIDTH, _HEADS = 128, 2, 32, 32, 2
 _GPU_WORDS, _GPU_BATCH, _GPU_CONTEXT, _GPU_WIDTH, _GPU_HEADS = 4096, 8, 512, 512, 8
 
 
-def bitwise(part: CheckPart) -> None:
+def bitwise(part: CheckPart) -> CheckOutcome:
     """Run one step alone, in both formats, then one together; digest the results."""
-    compute_on(part, lambda device: _bitwise(part, device))
+    return compute_on(part, lambda device: _bitwise(part, device))
 
 
-def _bitwise(part: CheckPart, device: torch.device) -> CollectiveOutcome:
+def _bitwise(part: CheckPart, device: torch.device) -> CheckOutcome:
     import torch  # noqa: PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     alone = [_alone(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
     kind = f"{kind_of(device)}, plain attention" if device.type == "cuda" else kind_of(device)
-    found = CollectiveOutcome(digest=_digest(tensor for each in alone for tensor in each), kind=kind)
+    found = CheckOutcome(digest=_digest(tensor for each in alone for tensor in each), kind=kind)
     if part.size < 2:
         return found
     try:
         # A share of the time: a group that cannot be formed must not cost what was computed alone.
-        together = collectives.in_group(replace(part, timeout_s=part.timeout_s / 3), _together)
+        together = groups.in_group(replace(part, timeout_s=part.timeout_s / 3), _together)
     except Exception as error:
         return replace(found, together=f"not tested: {type(error).__name__}: {error}"[:200])
     return replace(found, together=together.digest)
@@ -52,11 +52,11 @@ def _alone(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
     return [loss, *model.update(loss)]
 
 
-def _together(part: CheckPart, device: torch.device) -> CollectiveOutcome:
+def _together(part: CheckPart, device: torch.device) -> CheckOutcome:
     computed: list[torch.Tensor] = []
     for run in (_data_parallel, _tensor_parallel, _pipeline_parallel):
         computed += run(part, device)
-    return CollectiveOutcome(digest=_digest(computed))
+    return CheckOutcome(digest=_digest(computed))
 
 
 def _data_parallel(part: CheckPart, device: torch.device) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
 """The computation of a stop-time check's processes: a fixed matrix product
 (:mod:`holdfast.agent.diagnostics.alignment` has more).
 
-As :mod:`holdfast.agent.diagnostics.collectives` it runs in processes forked from the machine's fork server; torch is
-imported inside the functions. Each process takes one GPU, or one core when there are no GPUs.
+Torch is imported inside the functions, as in :mod:`holdfast.agent.diagnostics.check_process`. Each process takes one
+GPU, or one core when there are no GPUs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics import devices
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 
 if TYPE_CHECKING:
     import torch
@@ -30,25 +30,23 @@ _FULL = re.compile(
 )
 
 
-def matmul(part: CheckPart) -> None:
+def matmul(part: CheckPart) -> CheckOutcome:
     """Check and time a product of integer matrices, exact in every format and order of summation."""
-    compute_on(part, _matmul)
+    return compute_on(part, _matmul)
 
 
-def compute_on(part: CheckPart, compute: Callable[[torch.device], CollectiveOutcome]) -> None:
-    """Write what ``compute`` finds on the device of this process."""
-    collectives.leave_outcome(part, lambda: _computed(part, compute))
+def compute_on(part: CheckPart, compute: Callable[[torch.device], CheckOutcome]) -> CheckOutcome:
+    """Return what ``compute`` finds on the device of this process.
 
-
-def _computed(part: CheckPart, compute: Callable[[torch.device], CollectiveOutcome]) -> CollectiveOutcome:
-    """Return what ``compute`` finds; a GPU whose memory others have taken is not tested, as that is no fault of it."""
+    A GPU whose memory others have taken is not tested, as that is no fault of it.
+    """
     try:
         return compute(_device(part))
     except RuntimeError as error:
         if not _FULL.search(str(error)):
             raise
         first = str(error).partition("\n")[0][:300]
-        return CollectiveOutcome(untested=f"other processes have the GPU's memory: {first}")
+        return CheckOutcome(untested=f"other processes have the GPU's memory: {first}")
 
 
 def _device(part: CheckPart) -> torch.device:
@@ -57,7 +55,7 @@ def _device(part: CheckPart) -> torch.device:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    return collectives.take_gpu(part.rank) if part.rank < collectives.gpus() else torch.device("cpu")
+    return devices.take_gpu(part.rank) if part.rank < devices.gpus() else torch.device("cpu")
 
 
 def kind_of(device: torch.device) -> str:
@@ -70,7 +68,7 @@ def kind_of(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def _matmul(device: torch.device) -> CollectiveOutcome:
+def _matmul(device: torch.device) -> CheckOutcome:
     """Do Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
 
     All numbers are integers small enough that float32 sums of them are exact in any order, and that the shorter formats
@@ -97,7 +95,7 @@ def _matmul(device: torch.device) -> CollectiveOutcome:
         with _tensor_cores():
             product = torch.mm(left, right)
         by_tensor_cores = int((torch.mv(product.double(), vector) != expected).sum())
-    return CollectiveOutcome(
+    return CheckOutcome(
         value=seconds,
         unit="s",
         repeats=ROUNDS,

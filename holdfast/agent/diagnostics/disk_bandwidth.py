@@ -1,6 +1,6 @@
 """Bandwidth of the disk that holds the machine's folder: bytes written through to it, and read back from it.
 
-As :mod:`holdfast.agent.diagnostics.collectives` it runs in a process of its own: one that is stuck in the kernel holds
+It runs in a process of its own (:mod:`holdfast.agent.diagnostics.check_process`): one that is stuck in the kernel holds
 up nothing else. The file has no name, so that nothing of a killed check stays behind. Caches are bypassed
 (``O_DIRECT``). A file system without a block device of its own (a network's, an overlay, memory) is not tested: what
 others do to it is not known.
@@ -16,11 +16,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics.check_part import PATIENCE_S, CheckOutcome, CheckPart
 
 FIRST_BYTES = 4 << 20
-"""Written first; where this alone takes :data:`collectives.PATIENCE_S` it is the measurement."""
+"""Written first; where this alone takes :data:`PATIENCE_S` it is the measurement."""
 MOST_BYTES = 64 << 20
 ROUND_S = 0.25
 """Of about this length are the rounds: fast disks get more bytes."""
@@ -36,32 +35,31 @@ _SECTOR = 512
 _BLOCKS = Path("/sys/dev/block")
 
 
-def disk(part: CheckPart) -> None:
+def disk(part: CheckPart) -> CheckOutcome:
     """Write and read a file in the machine's folder."""
-    folder = Path(part.disk or part.folder)
-    collectives.leave_outcome(part, lambda: measure(folder))
+    return measure(Path(part.disk or part.folder))
 
 
-def measure(folder: Path, blocks: Path = _BLOCKS) -> CollectiveOutcome:
+def measure(folder: Path, blocks: Path = _BLOCKS) -> CheckOutcome:
     """Return MB/s written through to the disk below ``folder`` and read back, of the best round.
 
     Raises:
         OSError: the disk fails to write or to read.
     """
     if why := _untestable(folder, blocks):
-        return CollectiveOutcome(untested=why)
+        return CheckOutcome(untested=why)
     device = _Device(folder, blocks)
     try:
         file = _open(folder)
     except OSError as error:
         if error.errno not in _NO_SUCH_FILES:
             raise
-        return CollectiveOutcome(untested=f"{folder} has no files without a name ({error.strerror})")
+        return CheckOutcome(untested=f"{folder} has no files without a name ({error.strerror})")
     try:
         with mmap.mmap(-1, _CHUNK) as pages:
             pages[:] = os.urandom(1 << 16) * (_CHUNK >> 16)
             first = _round(file, pages, FIRST_BYTES)
-            if first.seconds > collectives.PATIENCE_S:
+            if first.seconds > PATIENCE_S:
                 return _outcome([first], device)
             most = min(MOST_BYTES, int(FIRST_BYTES * ROUND_S / first.seconds))
             nbytes = max(FIRST_BYTES, most // _CHUNK * _CHUNK)
@@ -70,7 +68,7 @@ def measure(folder: Path, blocks: Path = _BLOCKS) -> CollectiveOutcome:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        return CollectiveOutcome(untested=f"no room is left in {folder} ({error.strerror})")
+        return CheckOutcome(untested=f"no room is left in {folder} ({error.strerror})")
     finally:
         os.close(file)
 
@@ -108,10 +106,10 @@ class _Device:
         return _SECTOR * (int(fields[2]) + int(fields[6]))
 
 
-def _outcome(rounds: list[_Round], device: _Device) -> CollectiveOutcome:
+def _outcome(rounds: list[_Round], device: _Device) -> CheckOutcome:
     own = sum(2 * each.nbytes for each in rounds)
     wrong = sum(each.wrong for each in rounds)
-    found = CollectiveOutcome(
+    found = CheckOutcome(
         value=max(2 * each.nbytes / each.seconds for each in rounds) / 1e6,
         unit="MB/s",
         repeats=len(rounds),

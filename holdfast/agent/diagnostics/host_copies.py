@@ -1,7 +1,7 @@
 """Transfers between a machine's memory and its GPUs, through PCIe, both ways; each byte compared.
 
-As :mod:`holdfast.agent.diagnostics.collectives` it runs in processes forked from the machine's fork server, one per
-GPU, all at once as in a job; torch is imported inside. A machine without GPUs copies within its memory: that tests no
+One process per GPU, all at once as in a job; torch is imported inside the functions, as in
+:mod:`holdfast.agent.diagnostics.check_process`. A machine without GPUs copies within its memory: that tests no
 PCIe, and finds processors and memory that are slow.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.diagnostics import computing
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +22,12 @@ NBYTES = 64 << 20
 ROUNDS = 5
 
 
-def pcie(part: CheckPart) -> None:
+def pcie(part: CheckPart) -> CheckOutcome:
     """Copy a pattern to the device of this process and back."""
-    computing.compute_on(part, copies)
+    return computing.compute_on(part, copies)
 
 
-def copies(device: torch.device) -> CollectiveOutcome:
+def copies(device: torch.device) -> CheckOutcome:
     """Return MB/s of the better round of :data:`ROUNDS`, to the device and back."""
     import torch  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def copies(device: torch.device) -> CollectiveOutcome:
     round_trip()  # the first touches the pages
     seconds = min(_timed(round_trip, device) for _ in range(ROUNDS))
     wrong = int((taken != given).sum())
-    return CollectiveOutcome(
+    return CheckOutcome(
         value=2 * NBYTES / seconds / 1e6,
         unit="MB/s",
         repeats=ROUNDS,

@@ -20,16 +20,12 @@ from typing import Any, TypeVar
 import psutil
 
 from holdfast.agent.diagnostics import (
-    alignment,
-    collectives,
-    computing,
-    disk_bandwidth,
-    host_copies,
     interfaces,
     plugged,
     vendor,
 )
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
+from holdfast.agent.diagnostics.check_process import CHECKS, FindFn
 from holdfast.agent.diagnostics.machine_state import (
     GpuStates,
     NvmlSettings,
@@ -91,7 +87,7 @@ async def run_check(
             return await interfaces.check(machine, _limit(command.timeout_s))
         case Check.FLIGHT_RECORDER:
             raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
-    if command.check not in _TARGETS:
+    if command.check not in CHECKS:
         return await plugged.diagnose(command, machine)
     return await _in_processes(command, machine, bench or Bench(fork), beside, began)
 
@@ -140,7 +136,7 @@ async def _in_processes(
         parts = [replace(part, folder=str(folder)) for part in parts]
         load = Load()
         left_s = max(_MARGIN_S, command.timeout_s - (time.perf_counter() - began))
-        outcomes = await _run(parts, _TARGETS[command.check], bench, left_s)
+        outcomes = await _run(parts, CHECKS[command.check], bench, left_s)
         own_s = sum(outcome.cpu_s for outcome in outcomes.values())
         busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
         busy = max([busy, *(outcome.busy for outcome in outcomes.values())])
@@ -213,17 +209,17 @@ def _limit(timeout_s: float) -> float:
 
 
 async def _run(
-    parts: list[CheckPart], target: Callable[[CheckPart], None], bench: Bench, timeout_s: float
-) -> dict[int, CollectiveOutcome]:
+    parts: list[CheckPart], find: FindFn, bench: Bench, timeout_s: float
+) -> dict[int, CheckOutcome]:
     """Return outcomes by process; a process without one is killed."""
     deadline = time.monotonic() + timeout_s
     running: dict[int, Forked] = {}
     orders: dict[int, Path] = {}
     alone = any(part.env for part in parts)
-    outcomes: dict[int, CollectiveOutcome] = {}
+    outcomes: dict[int, CheckOutcome] = {}
     try:
         for part in parts:
-            running[part.rank], orders[part.rank] = await asyncio.to_thread(bench.start, target, part)
+            running[part.rank], orders[part.rank] = await asyncio.to_thread(bench.start, find, part)
         while len(outcomes) < len(parts) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
             for part in parts:
@@ -240,25 +236,23 @@ async def _run(
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
             bench.leave(process)
-    late = CollectiveOutcome(
-        error=f"not finished within {timeout_s:.1f} s, or stopped because another failed"
-    )
+    late = CheckOutcome(error=f"not finished within {timeout_s:.1f} s, or stopped because another failed")
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 
 
-def _outcome(part: CheckPart, process: Forked) -> CollectiveOutcome | None:
+def _outcome(part: CheckPart, process: Forked) -> CheckOutcome | None:
     """Return the outcome of the process; None while it runs."""
     code = process.exitcode  # read before the file: a process that ended has left all that it will leave
     try:
-        return CollectiveOutcome.read(part.outcome_path)
+        return CheckOutcome.read(part.outcome_path)
     except (OSError, ValueError):
         if code is None:
             return None
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return CollectiveOutcome(error=f"its process ended without an outcome ({how})")
+    return CheckOutcome(error=f"its process ended without an outcome ({how})")
 
 
-def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]) -> list[Finding]:
+def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, CheckOutcome]) -> list[Finding]:
     """Judge one machine: damaged bytes inside it are its own fault; an error or delay may have other causes."""
     size = len(outcomes)
     found = [
@@ -287,26 +281,26 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Collectiv
     ]
 
 
-def _rate(outcome: CollectiveOutcome) -> str:
+def _rate(outcome: CheckOutcome) -> str:
     return "" if outcome.value is None else f", {outcome.value:.4g} {outcome.unit}"
 
 
-def _by_gpu(outcome: CollectiveOutcome) -> str:
+def _by_gpu(outcome: CheckOutcome) -> str:
     return f" (GPU {outcome.gpu})" if outcome.turns > 1 else ""
 
 
-def _turns(outcome: CollectiveOutcome) -> str:
+def _turns(outcome: CheckOutcome) -> str:
     if outcome.of_turns < 2:
         return ""
     least = f", least by GPU {outcome.gpu}" if outcome.value is not None and outcome.turns > 1 else ""
     return f", {outcome.turns} of {outcome.of_turns} GPUs in turn{least}"
 
 
-def _kind_of_turns(outcome: CollectiveOutcome) -> str:
+def _kind_of_turns(outcome: CheckOutcome) -> str:
     return f", {outcome.turns} GPUs in turn" if outcome.turns > 1 else ""
 
 
-def _way(command: Diagnose, outcome: CollectiveOutcome) -> str:
+def _way(command: Diagnose, outcome: CheckOutcome) -> str:
     """Return whether the collectives went the job's way, where it has one of its own."""
     if not command.env:
         return ""
@@ -318,17 +312,17 @@ def _way(command: Diagnose, outcome: CollectiveOutcome) -> str:
     )
 
 
-def _kind_of_way(outcome: CollectiveOutcome) -> str:
+def _kind_of_way(outcome: CheckOutcome) -> str:
     """Return what keeps a value from being compared with those of another way."""
     return f", environment {outcome.environment}" if outcome.environment else ""
 
 
-def _value(outcome: CollectiveOutcome) -> dict[str, Any]:
+def _value(outcome: CheckOutcome) -> dict[str, Any]:
     """Return the measurement of a process, for a finding."""
     return {"value": outcome.value, "unit": outcome.unit, "repeats": outcome.repeats}
 
 
-def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]) -> list[Finding]:
+def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, CheckOutcome]) -> list[Finding]:
     """Judge a pair: damaged or missing bytes from the peer may be either side's fault; own bytes are our own."""
     outcome = outcomes[command.process_rank]
     own = outcome.wrong_bytes.get(command.process_rank, 0)
@@ -354,9 +348,7 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Collecti
     return found
 
 
-def _judge_computed(
-    command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]
-) -> list[Finding]:
+def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, CheckOutcome]) -> list[Finding]:
     """Judge results: a wrong product is surely the machine's own fault; values and digests are compared elsewhere."""
     found = []
     for rank, outcome in sorted(outcomes.items()):
@@ -384,21 +376,13 @@ def _judge_computed(
     return found
 
 
-def _computed(outcome: CollectiveOutcome) -> str:
+def _computed(outcome: CheckOutcome) -> str:
     if outcome.untested:
         return f"not tested: {outcome.untested}"
     return outcome.wrong or outcome.error or outcome.digest or f"right{_rate(outcome)}"
 
 
-_TARGETS: dict[str, Callable[[CheckPart], None]] = {
-    Check.ALL_TO_ALL: collectives.all_to_all,
-    Check.ALL_GATHER: collectives.all_gather,
-    Check.MATMUL: computing.matmul,
-    Check.PCIE: host_copies.pcie,
-    Check.DISK: disk_bandwidth.disk,
-    Check.BITWISE: alignment.bitwise,
-}
-_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, CollectiveOutcome]], list[Finding]]] = {
+_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, CheckOutcome]], list[Finding]]] = {
     Check.ALL_TO_ALL: _judge_own,
     Check.ALL_GATHER: _judge_pair,
 }

@@ -1,7 +1,7 @@
 """The meeting of a check's processes: the interface by which they reach each other, and the store of one attempt.
 
 Two machines meet in a store that one of them serves. Torch is imported inside the functions, as in
-:mod:`holdfast.agent.diagnostics.collectives`.
+:mod:`holdfast.agent.diagnostics.check_process`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-    from holdfast.agent.diagnostics.collectives import CheckPart
+    from holdfast.agent.diagnostics.check_part import CheckPart
 
 _POLL_S = 0.005
 INTERFACE = "GLOO_SOCKET_IFNAME"

@@ -19,7 +19,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.agent.diagnostics.collectives import STAY_S, CheckPart
+from holdfast.agent.diagnostics import check_process
+from holdfast.agent.diagnostics.check_part import CheckPart
+from holdfast.agent.diagnostics.check_process import STAY_S, FindFn
 
 _REUSE_S = STAY_S / 2
 _CLAIM_S = 0.1
@@ -58,22 +60,22 @@ class Bench:
         self._idle: list[tuple[float, Forked, Path]] = []
         self._leaving: list[Forked] = []
 
-    def start(self, target: Callable[[CheckPart], None], part: CheckPart) -> tuple[Forked, Path]:
-        """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order.
+    def start(self, find: FindFn, part: CheckPart) -> tuple[Forked, Path]:
+        """Run the check ``find`` in a process that stayed or in a new one; return it and the path of its next order.
 
         With an environment of its own it gets a new one, which ends with it: libraries read theirs once.
         """
         if part.env:
-            return self._fork(target, (replace(part, stay=""),)), self._folder
+            return self._fork(check_process.run, (find, replace(part, stay=""))), self._folder
         while (idle := self._next_idle()) is not None:
             since, process, order = idle
             fresh = time.monotonic() - since < _REUSE_S and process.exitcode is None
-            if fresh and _give(order, target, replace(part, stay=str(order))):
+            if fresh and _give(order, find, replace(part, stay=str(order))):
                 return process, order
             if process.exitcode is None:
                 process.kill()
         order = self._folder / f"holdfast-{uuid.uuid4().hex}.order"
-        return self._fork(target, (replace(part, stay=str(order)),)), order
+        return self._fork(check_process.run, (find, replace(part, stay=str(order)))), order
 
     def keep(self, process: Forked, order: Path) -> None:
         """Keep ``process``, whose check succeeded: for a moment it may be given another check."""
@@ -113,10 +115,10 @@ class Bench:
             return None
 
 
-def _give(order: Path, target: Callable[[CheckPart], None], part: CheckPart) -> bool:
+def _give(order: Path, find: FindFn, part: CheckPart) -> bool:
     """Return whether the process took the order."""
     new = order.with_suffix(".new")
-    new.write_text(json.dumps({"check": target.__name__, "part": asdict(part)}))
+    new.write_text(json.dumps({"check": find.__name__, "part": asdict(part)}))
     os.replace(new, order)
     deadline = time.monotonic() + _CLAIM_S
     while time.monotonic() < deadline:

@@ -50,7 +50,7 @@ ADDRESS = "forks.sock"
 _OWN_PRELOAD = (
     "holdfast.agent.ranks.rank_main",
     "holdfast.agent.checkpoints.transfer_main",
-    "holdfast.agent.diagnostics.computing",
+    "holdfast.agent.diagnostics.check_process",
 )
 
 _SESSION_PRELOAD = (

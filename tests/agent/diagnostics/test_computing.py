@@ -10,28 +10,29 @@ import pytest
 import torch
 
 from holdfast.agent.diagnostics import alignment, computing
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
-from holdfast.agent.diagnostics.machine_checks import _TARGETS, ForkFn, run_check
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
+from holdfast.agent.diagnostics.check_process import CHECKS
+from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
 from holdfast.policies.diagnose.verdicts import judge
 from tests.agent.forks import forking
 
 
-def damaged_matmul(part: CheckPart) -> None:
+def damaged_matmul(part: CheckPart) -> CheckOutcome:
     """As the check, in a process whose products are damaged underneath."""
     from holdfast.inject import products  # noqa: PLC0415
 
     products.set_always(True)
-    computing.matmul(part)
+    return computing.matmul(part)
 
 
-def damaged_bitwise(part: CheckPart) -> None:
+def damaged_bitwise(part: CheckPart) -> CheckOutcome:
     """As the check, in a process whose products are damaged underneath."""
     from holdfast.inject import products  # noqa: PLC0415
 
     products.set_always(True)
-    alignment.bitwise(part)
+    return alignment.bitwise(part)
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +89,19 @@ async def test_product_is_right_on_a_good_machine(fork: ForkFn) -> None:
     assert all("torch" in finding.kind for finding in findings)
 
 
-def full(part: CheckPart) -> None:
+def full(part: CheckPart) -> CheckOutcome:
     """As the check, on a GPU of which another process has the memory."""
     message = "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 79.11 GiB"
 
-    def failing(_: torch.device) -> CollectiveOutcome:
+    def failing(_: torch.device) -> CheckOutcome:
         raise torch.OutOfMemoryError(message)
 
-    computing.compute_on(part, failing)
+    return computing.compute_on(part, failing)
 
 
 async def test_a_full_gpu_is_not_tested(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is others': that says nothing about the machine."""
-    monkeypatch.setitem(_TARGETS, Check.MATMUL, full)
+    monkeypatch.setitem(CHECKS, Check.MATMUL, full)
     findings = await run(Check.MATMUL, fork, "m0", processes=1)
     assert findings[0].detail.startswith(
         "process 0: not tested: other processes have the GPU's memory: CUDA out"
@@ -110,7 +111,7 @@ async def test_a_full_gpu_is_not_tested(fork: ForkFn, monkeypatch: pytest.Monkey
 
 async def test_wrong_product_is_sure(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other machine can be the cause."""
-    monkeypatch.setitem(_TARGETS, Check.MATMUL, damaged_matmul)
+    monkeypatch.setitem(CHECKS, Check.MATMUL, damaged_matmul)
     findings = await run(Check.MATMUL, fork, "m1", processes=1)
     assert [(finding.ok, finding.sure) for finding in findings] == [(False, True)]
     assert "rows are wrong" in findings[0].detail
@@ -128,12 +129,12 @@ async def test_bitwise_alignment_names_the_machine_that_computes_otherwise(
     assert len(digests) == 3, "alone, and each process's part of what both did together"
     assert all(len(values) == 1 and values != {""} for values in digests.values())
     assert judge(good).suspects == ()
-    monkeypatch.setitem(_TARGETS, Check.BITWISE, damaged_bitwise)
+    monkeypatch.setitem(CHECKS, Check.BITWISE, damaged_bitwise)
     bad = await run(Check.BITWISE, fork, "m1")
     assert judge([*good, *bad]).suspects == ("m1",)
 
 
-def wrong_together(part: CheckPart) -> None:
+def wrong_together(part: CheckPart) -> CheckOutcome:
     """As the check, on a machine whose sums over processes are off by one bit: alone it computes right."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -144,7 +145,7 @@ def wrong_together(part: CheckPart) -> None:
         tensor.view(-1).view(torch.int32)[0] ^= 1
 
     dist.all_reduce = wrong
-    alignment.bitwise(part)
+    return alignment.bitwise(part)
 
 
 async def test_what_only_several_ranks_get_wrong_is_found(
@@ -152,7 +153,7 @@ async def test_what_only_several_ranks_get_wrong_is_found(
 ) -> None:
     """Data, tensor and pipeline parallel over the processes of each machine; each rank is compared with its equals."""
     good = [finding for machine in ("m0", "m1") for finding in await run(Check.BITWISE, fork, machine)]
-    monkeypatch.setitem(_TARGETS, Check.BITWISE, wrong_together)
+    monkeypatch.setitem(CHECKS, Check.BITWISE, wrong_together)
     bad = await run(Check.BITWISE, fork, "m2")
     assert len({finding.digest for finding in [*good, *bad] if "together" not in finding.kind}) == 1
     assert judge([*good, *bad]).suspects == ("m2",)

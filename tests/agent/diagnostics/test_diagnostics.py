@@ -18,8 +18,17 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.agent.diagnostics import collectives, machine_checks, machine_state, meeting, warm_checks
-from holdfast.agent.diagnostics.collectives import CheckPart, CollectiveOutcome
+from holdfast.agent.diagnostics import (
+    collectives,
+    devices,
+    machine_checks,
+    machine_state,
+    meeting,
+    rounds,
+    warm_checks,
+)
+from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
+from holdfast.agent.diagnostics.check_process import FindFn
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.errors import SettingsError
@@ -43,24 +52,24 @@ class Ended:
 class ScriptedForks:
     """Forks processes that leave the outcomes they are told to; None: they run for ever."""
 
-    def __init__(self, *outcomes: CollectiveOutcome | int | None) -> None:
+    def __init__(self, *outcomes: CheckOutcome | int | None) -> None:
         self.outcomes = outcomes
         self.forked: list[Ended] = []
         self.parts: list[CheckPart] = []
 
     def __call__(self, target: Callable[..., None], args: tuple[Any, ...]) -> Ended:
-        [part] = args
+        _, part = args
         self.parts.append(part)
         outcome = self.outcomes[len(self.forked)]
         process = Ended(outcome if isinstance(outcome, int) else None if outcome is None else 0)
-        if isinstance(outcome, CollectiveOutcome):
+        if isinstance(outcome, CheckOutcome):
             outcome.write(part.outcome_path)
         self.forked.append(process)
         return process
 
 
 CORES = os.cpu_count() or 1
-GOOD = CollectiveOutcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
+GOOD = CheckOutcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
 
 
 def command(check: str = "all_to_all", *, timeout_s: float = 90.0, **more: Any) -> Diagnose:
@@ -176,7 +185,7 @@ async def test_what_the_driver_took_is_not_waited_for_twice(monkeypatch: pytest.
 
     async def run(
         parts: list[CheckPart], _target: object, _bench: Bench, timeout_s: float
-    ) -> dict[int, CollectiveOutcome]:
+    ) -> dict[int, CheckOutcome]:
         given.append(timeout_s)
         return {part.rank: GOOD for part in parts}
 
@@ -233,14 +242,14 @@ def test_gpus_that_torch_cannot_use_are_not_tested_by_the_processor(
     monkeypatch.setattr(machine_state, "visible_gpus", lambda: seen)
     if fails:
         with pytest.raises(RuntimeError, match="Error 802"):
-            collectives.gpus()
+            devices.gpus()
     else:
-        assert collectives.gpus() == 0
+        assert devices.gpus() == 0
 
 
 async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
     """No other machine can be the cause."""
-    forks = ScriptedForks(GOOD, CollectiveOutcome(wrong_bytes={0: 17}))
+    forks = ScriptedForks(GOOD, CheckOutcome(wrong_bytes={0: 17}))
     [finding] = await run_check(command(), forks, machine="m1")
     assert not finding.ok
     assert finding.sure
@@ -276,7 +285,7 @@ async def test_process_with_an_outcome_is_not_killed() -> None:
 
 async def test_trouble_with_the_peer_may_be_either_side() -> None:
     """Damage on the way and timeouts name the pair and are not sure."""
-    for outcome in (CollectiveOutcome(wrong_bytes={1: 4}), CollectiveOutcome(error="timeout"), None):
+    for outcome in (CheckOutcome(wrong_bytes={1: 4}), CheckOutcome(error="timeout"), None):
         order = pair(0, "m2", timeout_s=90.0 if outcome else 0.1)
         [finding] = await run_check(order, ScriptedForks(outcome), machine="m1")
         assert (finding.ok, finding.sure, finding.machine, finding.peer) == (False, False, "m1", "m2")
@@ -284,9 +293,7 @@ async def test_trouble_with_the_peer_may_be_either_side() -> None:
 
 async def test_own_bytes_that_come_back_damaged_are_our_own_fault() -> None:
     """They never left the machine."""
-    [finding] = await run_check(
-        pair(1, "m2"), ScriptedForks(CollectiveOutcome(wrong_bytes={1: 4})), machine="m1"
-    )
+    [finding] = await run_check(pair(1, "m2"), ScriptedForks(CheckOutcome(wrong_bytes={1: 4})), machine="m1")
     assert finding.sure
     assert finding.peer is None
 
@@ -354,17 +361,22 @@ async def test_incomplete_command_is_refused(incomplete: Diagnose) -> None:
 def test_torn_outcome_is_no_outcome(tmp_path: Path) -> None:
     """Reading one raises what the caller expects."""
     path = tmp_path / "0.json"
-    CollectiveOutcome(wrong_bytes={2: 5}).write(path)
-    assert CollectiveOutcome.read(path).wrong_bytes == {2: 5}
+    CheckOutcome(wrong_bytes={2: 5}).write(path)
+    assert CheckOutcome.read(path).wrong_bytes == {2: 5}
     path.write_text("{")
     with pytest.raises(ValueError, match="Expecting"):
-        CollectiveOutcome.read(path)
+        CheckOutcome.read(path)
 
 
 # Real processes from here on.
 
 
-def damaging(part: CheckPart) -> None:
+def instead(fork: ForkFn, check: FindFn) -> ForkFn:
+    """Run ``check`` in the processes of a check, in place of the one that they are forked for."""
+    return lambda run, args: fork(run, (check, args[1]))
+
+
+def damaging(part: CheckPart) -> CheckOutcome:
     """As all_to_all, on a machine that flips a bit of what process 1 receives."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -376,14 +388,14 @@ def damaging(part: CheckPart) -> None:
             output[7] ^= 1
 
     dist.all_to_all_single = flip  # type: ignore[assignment]
-    collectives.all_to_all(part)
+    return collectives.all_to_all(part)
 
 
-def dying(part: CheckPart) -> None:
+def dying(part: CheckPart) -> CheckOutcome:
     """Process 0 is killed at its start."""
     if part.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    collectives.all_to_all(part)
+    return collectives.all_to_all(part)
 
 
 def stub_gpus(part: CheckPart, count: int) -> list[int]:
@@ -396,13 +408,13 @@ def stub_gpus(part: CheckPart, count: int) -> list[int]:
         taken.append(index)
         return torch.device("cpu")
 
-    collectives.gpus = lambda: count
-    collectives.gpu_ids = lambda count: [f"GPU-{part.rank}-{index}" for index in range(count)]
-    collectives.take_gpu = take
+    devices.gpus = lambda: count
+    devices.gpu_ids = lambda count: [f"GPU-{part.rank}-{index}" for index in range(count)]
+    devices.take_gpu = take
     return taken
 
 
-def of_one_host(part: CheckPart) -> None:
+def of_one_host(part: CheckPart) -> CheckOutcome:
     """As all_gather, on a machine that shares its GPUs with the other one: NCCL refuses to connect one with itself."""
 
     def refused(_: int) -> torch.device:
@@ -413,12 +425,12 @@ def of_one_host(part: CheckPart) -> None:
     import torch  # noqa: PLC0415
 
     stub_gpus(part, 2)
-    collectives.gpu_ids = lambda count: [f"GPU-{index}" for index in range(count)]
-    collectives.take_gpu = refused
-    collectives.all_gather(part)
+    devices.gpu_ids = lambda count: [f"GPU-{index}" for index in range(count)]
+    devices.take_gpu = refused
+    return collectives.all_gather(part)
 
 
-def with_gpus(part: CheckPart) -> None:
+def with_gpus(part: CheckPart) -> CheckOutcome:
     """As all_gather, on a machine with four GPUs of which the third damages a byte that it receives."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -430,15 +442,15 @@ def with_gpus(part: CheckPart) -> None:
             output[1][7] ^= 1
 
     dist.all_gather = flip
-    collectives.all_gather(part)
+    return collectives.all_gather(part)
 
 
-def of_release_before(part: CheckPart) -> None:
+def of_release_before(part: CheckPart) -> CheckOutcome:
     """As all_gather of an agent that makes no offer, with two GPUs of which it takes the first."""
     met = meeting.met
     meeting.met = lambda part, _: met(part, {})
     stub_gpus(part, 1)
-    collectives.all_gather(replace(part, env={}))
+    return collectives.all_gather(replace(part, env={}))
 
 
 def serve_store(folder: str) -> None:
@@ -480,7 +492,7 @@ class TestRealCollectives:
 
     async def test_flipped_bit_is_found(self, fork: ForkFn) -> None:
         """The control: one wrong bit in a megabyte fails the check, surely."""
-        [finding] = await run_check(command(), lambda _, args: fork(damaging, args), machine="m0")
+        [finding] = await run_check(command(), instead(fork, damaging), machine="m0")
         assert finding.sure
         assert "1 bytes" in finding.detail
 
@@ -488,7 +500,7 @@ class TestRealCollectives:
         """The check ends soon after, long before its timeout."""
         started = time.monotonic()
         order = command()
-        findings = await run_check(order, lambda _, args: fork(dying, args), machine="m0")
+        findings = await run_check(order, instead(fork, dying), machine="m0")
         assert time.monotonic() - started < order.timeout_s
         assert any("SIGKILL" in finding.detail for finding in findings)
 
@@ -507,12 +519,8 @@ class TestRealCollectives:
         """As many as the job has on each; the one that damages a byte is named, and the pair fails."""
         for peer, gpus in (("m1", 3), ("broken", 4)):
             left, right = await asyncio.gather(
-                run_check(
-                    pair(0, peer, port, processes=gpus), lambda _, args: fork(with_gpus, args), machine="m0"
-                ),
-                run_check(
-                    pair(1, "m0", port, processes=4), lambda _, args: fork(with_gpus, args), machine=peer
-                ),
+                run_check(pair(0, peer, port, processes=gpus), instead(fork, with_gpus), machine="m0"),
+                run_check(pair(1, "m0", port, processes=4), instead(fork, with_gpus), machine=peer),
             )
             assert right[0].ok, right
             assert f"{gpus} of {gpus} GPUs in turn" in right[0].detail
@@ -523,8 +531,8 @@ class TestRealCollectives:
     async def test_machines_of_one_host_exchange_by_its_processors(self, fork: ForkFn, port: int) -> None:
         """Their GPUs are the same, and a check that cannot pass accused both."""
         left, right = await asyncio.gather(
-            run_check(pair(0, "m1", port), lambda _, args: fork(of_one_host, args), machine="m0"),
-            run_check(pair(1, "m0", port), lambda _, args: fork(of_one_host, args), machine="m1"),
+            run_check(pair(0, "m1", port), instead(fork, of_one_host), machine="m0"),
+            run_check(pair(1, "m0", port), instead(fork, of_one_host), machine="m1"),
         )
         assert [(each.ok, each.kind) for each in (*left, *right)] == [(True, "gloo")] * 2, (left, right)
 
@@ -532,12 +540,8 @@ class TestRealCollectives:
         """It takes one turn, and knows of no environment: half a pair on another network accuses both."""
         env = {"GLOO_SOCKET_IFNAME": "no-such-one"}
         left, right = await asyncio.gather(
-            run_check(
-                pair(0, "m1", port, processes=4, env=env), lambda _, args: fork(with_gpus, args), machine="m0"
-            ),
-            run_check(
-                pair(1, "m0", port, env=env), lambda _, args: fork(of_release_before, args), machine="m1"
-            ),
+            run_check(pair(0, "m1", port, processes=4, env=env), instead(fork, with_gpus), machine="m0"),
+            run_check(pair(1, "m0", port, env=env), instead(fork, of_release_before), machine="m1"),
         )
         assert left[0].ok, left
         assert right[0].ok, right
@@ -612,6 +616,6 @@ async def test_pace_is_measured_when_asked_for(fork: ForkFn) -> None:
     [timed] = await run_check(command(processes=2, measure=True), fork, machine="m1")
     assert (plain.ok, plain.value, plain.repeats) == (True, None, 0)
     assert timed.ok
-    assert timed.repeats == collectives.ROUNDS
+    assert timed.repeats == rounds.ROUNDS
     assert (timed.value or 0) > 0
     assert timed.unit == "MB/s"

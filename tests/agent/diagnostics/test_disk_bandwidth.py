@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.diagnostics import disk_bandwidth, machine_checks
-from holdfast.agent.diagnostics.collectives import CollectiveOutcome
+from holdfast.agent.diagnostics import check_process, disk_bandwidth
+from holdfast.agent.diagnostics.check_part import CheckOutcome
 from holdfast.agent.diagnostics.machine_checks import run_check
 from holdfast.errors import UnavailableError
 from holdfast.inject import cgroup
@@ -67,7 +67,7 @@ def throttled(device: str) -> Iterator[Path]:
         cgroup.dissolve(group, parent)
 
 
-def measured(folder: Path, group: Path | None = None) -> CollectiveOutcome:
+def measured(folder: Path, group: Path | None = None) -> CheckOutcome:
     """In a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", MEASURE, str(folder)],
@@ -79,10 +79,10 @@ def measured(folder: Path, group: Path | None = None) -> CollectiveOutcome:
             (group / "cgroup.procs").write_text(str(process.pid))
         out, _ = process.communicate("go\n", timeout=120)
     told = json.loads(out)
-    return CollectiveOutcome(**{**told, "wrong_bytes": {}})
+    return CheckOutcome(**{**told, "wrong_bytes": {}})
 
 
-async def found(machine: str, outcome: CollectiveOutcome) -> list[Finding]:
+async def found(machine: str, outcome: CheckOutcome) -> list[Finding]:
     """As its agent tells it."""
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=60)
     forks = ScriptedForks(outcome)
@@ -99,9 +99,7 @@ async def test_a_throttled_disk_is_named_among_its_equals(folder: Path) -> None:
         slow = measured(folder, group)
     outcomes = {f"m{at}": measured(folder) for at in range(3)} | {"m3": slow}
     # Other work of this host's disk, of which each machine would have its own.
-    quiet = {
-        name: CollectiveOutcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()
-    }
+    quiet = {name: CheckOutcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()}
     findings = [one for name, outcome in quiet.items() for one in await found(name, outcome)]
     assert all(one.ok and one.unit == "MB/s" for one in findings), findings
     # A factor of 5: other work of this host's disk makes equals differ, the throttled one is hundreds of times slower.
@@ -115,9 +113,7 @@ async def test_a_disk_that_several_machines_write_to_accuses_none(tmp_path: Path
     findings = [
         one
         for name, value in values.items()
-        for one in await found(
-            name, CollectiveOutcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk")
-        )
+        for one in await found(name, CheckOutcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk"))
     ]
     verdict = judge(findings, 1.5)
     assert verdict.suspects == ()
@@ -197,4 +193,4 @@ async def test_bytes_that_come_back_damaged_are_sure(folder: Path, monkeypatch: 
 
 def test_it_is_one_of_the_checks() -> None:
     """By its name."""
-    assert machine_checks._TARGETS[Check.DISK] is disk_bandwidth.disk
+    assert check_process.CHECKS[Check.DISK] is disk_bandwidth.disk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.agent.diagnostics import host_copies, machine_checks
+from holdfast.agent.diagnostics import check_process, host_copies
 from holdfast.agent.diagnostics.machine_checks import run_check
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
@@ -81,4 +81,4 @@ async def test_bytes_that_come_back_damaged_are_sure(monkeypatch: pytest.MonkeyP
 
 def test_it_is_one_of_the_checks() -> None:
     """By its name."""
-    assert machine_checks._TARGETS[Check.PCIE] is host_copies.pcie
+    assert check_process.CHECKS[Check.PCIE] is host_copies.pcie

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.agent.diagnostics import warm_checks
-from holdfast.agent.diagnostics.collectives import CheckPart, all_gather, all_to_all
+from holdfast.agent.diagnostics.check_part import CheckPart
+from holdfast.agent.diagnostics.collectives import all_gather, all_to_all
 from holdfast.agent.diagnostics.warm_checks import Bench
 
 
@@ -43,7 +44,7 @@ class Forks:
         self.forked: list[Process] = []
 
     def __call__(self, target: Callable[..., None], args: tuple[Any, ...]) -> Process:
-        [part] = args
+        _, part = args
         self.forked.append(Process(part.stay))
         return self.forked[-1]
 
