@@ -6,6 +6,7 @@ from holdfast.storage.ledger.actions import Actions
 from holdfast.storage.ledger.alerts import Alerts
 from holdfast.storage.ledger.audit_log import AuditLog
 from holdfast.storage.ledger.checkpoints import Checkpoints
+from holdfast.storage.ledger.cordons import Cordons
 from holdfast.storage.ledger.epochs import Epochs
 from holdfast.storage.ledger.evictions import Evictions
 from holdfast.storage.ledger.histories import Histories
@@ -21,6 +22,7 @@ from holdfast.storage.ledger.repairs import Repairs
 from holdfast.storage.ledger.rewind import Rewinds
 from holdfast.storage.ledger.role_machines import RoleMachines
 from holdfast.storage.ledger.saves import Saves
+from holdfast.storage.ledger.standbys import Standbys
 from holdfast.storage.ledger.versions import Versions
 from holdfast.storage.ledger.waits import Waits
 
@@ -28,6 +30,8 @@ from holdfast.storage.ledger.waits import Waits
 class Ledger(
     Jobs,
     Machines,
+    Standbys,
+    Cordons,
     Versions,
     PendingUpdates,
     Places,

@@ -21,7 +21,9 @@ from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.models.roles import RolesOfJob
 from holdfast.operations import fleet
-from holdfast.storage.ledger.machines import Machines, machine_row
+from holdfast.storage.ledger.cordons import Cordons
+from holdfast.storage.ledger.machine_rows import machine_row
+from holdfast.storage.ledger.standbys import Standbys
 from tests.nemesis import services, training
 from tests.nemesis.agents import SimAgent
 from tests.nemesis.faults import FOLLOWER, LEADER, Fault
@@ -84,7 +86,7 @@ def evictions_name_no_incarnation() -> Iterator[None]:
         return machine_row(session, name, lock=True)
 
     with (
-        patch.object(Machines, "_meant", staticmethod(any_life)),
+        patch.object(Cordons, "_meant", staticmethod(any_life)),
         patch.object(services, "require_unit", lambda *_: None),
     ):
         yield
@@ -120,12 +122,12 @@ def fences_are_dropped_with_their_job() -> Iterator[None]:
 
 def slots_are_not_looked_at() -> contextlib.AbstractContextManager[Any]:
     """Any standby may take a slot, also one that has another of the same job."""
-    claim = Machines.claim_standbys
+    claim = Standbys.claim_standbys
 
-    def claim_any(self: Machines, job: str, n: int, *_: Any) -> Any:
+    def claim_any(self: Standbys, job: str, n: int, *_: Any) -> Any:
         return claim(self, job, n)
 
-    return patch.object(Machines, "claim_standbys", claim_any)
+    return patch.object(Standbys, "claim_standbys", claim_any)
 
 
 def runs_are_judged_by_the_wall_clock() -> contextlib.AbstractContextManager[Any]:
