@@ -1,23 +1,15 @@
-"""S3 through boto3: bounded timeouts, retries of transient failures only."""
+"""Objects in S3, through boto3."""
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
-from boto3.session import Session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, NoCredentialsError
+from botocore.exceptions import ClientError, IncompleteReadError
 from botocore.response import StreamingBody
-from tenacity import Retrying, retry_if_exception
 
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects import multipart
@@ -28,22 +20,17 @@ from holdfast.storage.objects.failures import (
     NOT_THERE_CODES,
     code_of,
     explain,
-    is_transient,
 )
 from holdfast.storage.objects.landing import landing
 from holdfast.storage.objects.patience import Patience
+from holdfast.storage.objects.s3_requests import PART_THREADS, S3Requests, no_bucket
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CreateBucketRequestTypeDef, DeleteObjectsOutputTypeDef
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_S = 2.0
-READ_TIMEOUT_S = 20.0
-ATTEMPTS = 3
 PART_BYTES = 16 << 20
-PART_THREADS = 4
 DELETE_AT_ONCE = 1000
 
 _TRANSFER = TransferConfig(
@@ -51,36 +38,14 @@ _TRANSFER = TransferConfig(
 )
 
 
-class S3Store:
+class S3Store(S3Requests):
     """An :class:`~holdfast.storage.objects.base.ObjectStore` in one bucket of an S3 endpoint.
 
-    Without keys requests are signed with what the AWS SDKs find, and renew, in this process.
+    Made with what :class:`S3Requests` takes.
     """
 
-    def __init__(
-        self,
-        *,
-        endpoint: str,
-        bucket: str,
-        access_key: str = "",
-        secret_key: str = "",
-        session_token: str = "",
-        region: str = "us-east-1",
-        addressing: Literal["path", "virtual"] = "path",
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        attempts: int = ATTEMPTS,
-    ) -> None:
-        self.endpoint = endpoint
-        self.bucket = bucket
-        self._region = region
-        self._addressing = addressing
-        self._keys = (access_key or None, secret_key or None, session_token or None)
-        self._timeouts = (connect_timeout_s, read_timeout_s)
-        self._attempts = attempts
-        self._deletes_many = True
-        self._clients: dict[int, S3Client] = {}
-        self._lock = threading.Lock()
+    _deletes_many = True
+    """Whether the endpoint is not known to delete one by one only."""
 
     def put(self, key: str, body: Body) -> None:
         """Store a small object in one request."""
@@ -253,7 +218,7 @@ class S3Store:
 
         found = self._call(prefix, read)
         if found is None and not self._has_bucket():
-            raise explain(_no_bucket(), self.endpoint, self.bucket, prefix)
+            raise explain(no_bucket(), self.endpoint, self.bucket, prefix)
         return found or ()
 
     def _newest_part(self, key: str, upload_id: str) -> float:
@@ -351,110 +316,5 @@ class S3Store:
         info = self._call(key, ask)
         # An answer to HEAD has no body, so a missing bucket looks like a missing object.
         if info is None and not self._has_bucket():
-            raise explain(_no_bucket(), self.endpoint, self.bucket, key)
+            raise explain(no_bucket(), self.endpoint, self.bucket, key)
         return info
-
-    def _has_bucket(self) -> bool:
-        def ask() -> bool:
-            try:
-                self._client().head_bucket(Bucket=self.bucket)
-            except ClientError as error:
-                if code_of(error) in {"404", "NoSuchBucket"}:
-                    return False
-                raise
-            return True
-
-        return self._call("", ask)
-
-    def _call(self, key: str, request: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
-        with self._explained(key):
-            return self._patiently(request, Patience(self._attempts, reached))
-
-    def _patiently(self, request: Callable[[], T], patience: Patience) -> T:
-        return Retrying(
-            retry=retry_if_exception(is_transient),
-            stop=patience.is_over,
-            wait=patience.pause_s,
-            reraise=True,
-        )(request)
-
-    @contextmanager
-    def _explained(self, key: str) -> Iterator[None]:
-        try:
-            yield
-        except (BotoCoreError, ClientError, Boto3Error, ConnectionError) as error:
-            cause = _cause(error)
-            if isinstance(cause, NoCredentialsError):  # a client without credentials looks for none again
-                with self._lock:
-                    self._clients.clear()
-            raise explain(cause, self.endpoint, self.bucket, key) from cause
-
-    def _transfers(self) -> S3Client:
-        """Return the client for transfers in parts, each retried by itself."""
-        return self._client(self._attempts)
-
-    def _client(self, attempts: int = 1) -> S3Client:
-        """Return a client that sends a request up to ``attempts`` times by itself."""
-        with self._lock:
-            if attempts not in self._clients:
-                self._clients[attempts] = self._connect(attempts)
-            return self._clients[attempts]
-
-    def _connect(self, attempts: int) -> S3Client:
-        connect_timeout_s, read_timeout_s = self._timeouts
-        config = Config(
-            connect_timeout=connect_timeout_s,
-            read_timeout=read_timeout_s,
-            retries={"total_max_attempts": attempts, "mode": "standard"},
-            response_checksum_validation="when_required",
-            s3={"addressing_style": self._addressing},
-            max_pool_connections=4 * PART_THREADS,
-        )
-        return _make_client(
-            endpoint_url=self.endpoint,
-            region_name=self._region,
-            aws_access_key_id=self._keys[0],
-            aws_secret_access_key=self._keys[1],
-            aws_session_token=self._keys[2],
-            config=config,
-        )
-
-
-_session = functools.cache(Session)
-"""One for all stores of a process: the descriptions of the service are read once, which costs 0.1 s."""
-_making = threading.Lock()
-
-
-def get_ready() -> None:
-    """Do beforehand what takes most of the time that a process needs for its first client."""
-    _make_client(region_name="us-east-1", aws_access_key_id="nobody", aws_secret_access_key="none")
-
-
-def _make_client(**options: Any) -> S3Client:
-    with _making:  # sessions do not like two threads
-        client = _session().client("s3", **options)
-    client.meta.events.register("before-parse.s3.GetObject", _no_stream_in_errors)
-    client.meta.events.register("before-call.s3.DeleteObjects", _digested)
-    return client
-
-
-def _digested(params: dict[str, Any], **_: object) -> None:
-    """Send ``Content-MD5`` too: boto3 sends only newer checksums, and older stores refuse ``DeleteObjects`` without."""
-    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
-    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
-
-
-def _no_stream_in_errors(response_dict: dict[str, Any], **_: object) -> None:
-    """Empty an error's body that botocore wrapped for a checksum: it has none to verify, and cannot be parsed then."""
-    if response_dict["status_code"] >= 300 and not isinstance(response_dict["body"], bytes):
-        response_dict["body"] = b""
-
-
-def _cause(error: Exception) -> Exception:
-    """Return the cause of a failed transfer: boto3 wraps it in an error of its own."""
-    inner = error.__context__ if isinstance(error, Boto3Error) else None
-    return inner if isinstance(inner, ClientError | BotoCoreError) else error
-
-
-def _no_bucket() -> ClientError:
-    return ClientError({"Error": {"Code": "NoSuchBucket"}}, "HeadObject")

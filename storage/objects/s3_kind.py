@@ -33,7 +33,8 @@ class S3:
     def connect(arguments: Mapping[str, str]) -> ObjectStore:
         """Return the bucket; connects on first use."""
         # boto3 costs 0.15 s and 20 MiB: agents import this package and must not pay for it.
-        from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store  # noqa: PLC0415
+        from holdfast.storage.objects.s3 import S3Store  # noqa: PLC0415
+        from holdfast.storage.objects.s3_requests import READ_TIMEOUT_S  # noqa: PLC0415
 
         given = {**arguments, "read_timeout_s": float(arguments.get("read_timeout_s", READ_TIMEOUT_S))}
         return S3Store(**given)  # type: ignore[arg-type]

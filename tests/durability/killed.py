@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast import failpoint
-from holdfast.storage.objects import s3
+from holdfast.storage.objects import s3_client
 from holdfast.storage.objects.s3 import S3Store
 from tests.durability import s3_work, work
 
@@ -73,7 +73,7 @@ def _work(order: dict[str, Any]) -> None:
 
 def serve(orders: IO[str]) -> None:
     """Until there are no more."""
-    s3.get_ready()
+    s3_client.get_ready()
     for line in orders:
         pid = os.fork()
         if pid == 0:

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, ProfileNotFound
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings, read
 from holdfast.storage import objects
-from holdfast.storage.objects import failures, s3
+from holdfast.storage.objects import failures, s3_client
 
 ROLE = "/role"
 
@@ -85,10 +85,10 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
     with Cloud() as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", server.url + ROLE)
-        s3._session.cache_clear()
+        s3_client._session.cache_clear()
         yield server
         server.shutdown()
-    s3._session.cache_clear()
+    s3_client._session.cache_clear()
 
 
 def _settings(home: Path, cloud: Cloud) -> Settings:
@@ -122,7 +122,7 @@ def test_what_was_not_there_at_first_is_found_later(
     with pytest.raises(UnavailableError, match="HOLDFAST_S3_CREDENTIALS=aws"):
         store.get("k")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", cloud.url + ROLE)
-    s3._session.cache_clear()  # its search was set up by the environment
+    s3_client._session.cache_clear()  # its search was set up by the environment
     assert bytes(store.get("k")) == b"found"
 
 

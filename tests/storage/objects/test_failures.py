@@ -27,7 +27,8 @@ from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.objects import deadline, failures, patience
-from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
+from holdfast.storage.objects.s3 import S3Store
+from holdfast.storage.objects.s3_requests import READ_TIMEOUT_S
 from tests.retries import by_hand
 from tests.storage.objects.stubs import Deletes, Torn, scripted, served, silent
 
