@@ -20,7 +20,8 @@ from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
-from holdfast.session.optimizers import OptimizerPart, by_names, in_order
+from holdfast.session.optimizer_params import in_order
+from holdfast.session.optimizers import OptimizerPart, by_names
 from holdfast.storage.checkpoints.format.decoder import Decoder
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.flat import FlatShard

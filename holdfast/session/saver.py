@@ -17,7 +17,7 @@ from holdfast.errors import CheckpointError, StaleError
 from holdfast.session.agreement import Vote
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import RankContext
-from holdfast.session.optimizers import first_params
+from holdfast.session.optimizer_params import first_params
 from holdfast.session.outcomes import Outcomes
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady

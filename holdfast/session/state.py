@@ -22,7 +22,8 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
-from holdfast.session.optimizers import OptimizerPart, first_params
+from holdfast.session.optimizer_params import first_params
+from holdfast.session.optimizers import OptimizerPart
 from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, parts_of
 from holdfast.storage.checkpoints.format import structure
