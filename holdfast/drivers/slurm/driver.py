@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import shlex
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
 from holdfast.drivers.base import Leaving, Supplied, require_unit
-from holdfast.drivers.slurm import holdings, listing, sbatch_options
+from holdfast.drivers.slurm import holdings, sbatch_options
+from holdfast.drivers.slurm.allocations import Allocations, looks
 from holdfast.drivers.slurm.commands import Runner, SlurmCommands, run_here
+from holdfast.drivers.slurm.environment import environment
 from holdfast.drivers.slurm.listing import Allocation
 from holdfast.drivers.slurm.nodes import MARK, SlurmNodes
 from holdfast.drivers.slurm.record import EvictedNode, HeldNode, RecordFile, SlurmRecord
@@ -31,15 +29,8 @@ from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings, read
 
-POLL_S, POLL_MOST_S = 0.05, 1.0
 REBOOT_POLL_S = 5.0
 _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
-# A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines. What a user
-# has set for squeue and sinfo would narrow what we see of our jobs and nodes: those left out would count as ended.
-_NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_", "SQUEUE_", "SINFO_")
-# How Slurm's commands find their cluster, and who they are to it.
-_INHERITED = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-_JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 
 
 class SlurmDriver:
@@ -65,25 +56,23 @@ class SlurmDriver:
         """
         own = own or read(SlurmSettings, settings.home)
         self.home = settings.home.resolve()
-        self._start_s, self._kill_s = own.start_s, own.kill_s
-        self._job_name = own.job_name or f"holdfast-{_hash(str(self.home))}"
-        self._script = own.script or _packaged_script()
-        if not self._script.is_file():
-            raise SettingsError(f"HOLDFAST_SLURM_SCRIPT = {self._script}: no such file")
+        self._start_s = own.start_s
+        script = own.script or _packaged_script()
+        if not script.is_file():
+            raise SettingsError(f"HOLDFAST_SLURM_SCRIPT = {script}: no such file")
         self._options = sbatch_options.parsed(own.options)
-        python = own.python or sys.executable
-        inherited = os.environ if env is None else env
-        self._env = {
-            key: value
-            for key, value in inherited.items()
-            if key in _INHERITED or not key.startswith(_NOT_INHERITED)
-        } | {
-            "HOLDFAST_HOME": str(self.home),
-            "HOLDFAST_PYTHON": python,
-            "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
-        }
-        self._slurm = SlurmCommands(self._env, patience_s=own.patience_s, command_s=own.command_s, run=run)
+        given = environment(self.home, own.python, agent, os.environ if env is None else env)
+        self._slurm = SlurmCommands(given, patience_s=own.patience_s, command_s=own.command_s, run=run)
         self._nodes = SlurmNodes(self._slurm)
+        self._allocations = Allocations(
+            self._slurm,
+            self._nodes,
+            home=self.home,
+            job_name=own.job_name or f"holdfast-{_hash(str(self.home))}",
+            script=script,
+            options=self._options,
+            kill_s=own.kill_s,
+        )
         self._file = RecordFile(self.home)
 
     def machines(self) -> list[Supplied]:
@@ -144,7 +133,7 @@ class SlurmDriver:
                 *self._exclude(record, jobs),
                 *([f"--constraint={'&'.join(features)}"] if group else []),
             ]
-            asked += [self._submit(kind, options) for _ in range(n - len(asked))]
+            asked += [self._allocations.submit(kind, options) for _ in range(n - len(asked))]
         return self._started(asked)
 
     def withdraw(self) -> None:
@@ -154,7 +143,9 @@ class SlurmDriver:
             UnavailableError: slurmctld does not answer.
         """
         queued = [
-            str(job.id) for job in self._jobs().values() if job.queued and job.comment.startswith(_ANY_NODE)
+            str(job.id)
+            for job in self._allocations.all().values()
+            if job.queued and job.comment.startswith(_ANY_NODE)
         ]
         if queued:
             self._slurm("scancel", "--state=PENDING", *queued)
@@ -218,7 +209,7 @@ class SlurmDriver:
             # A release that was killed before it wrote the job down: a second one would wait for the first for ever.
             waiting = (each for each in jobs.values() if each.id > held.job and not each.over)
             asked = next((each.id for each in waiting if each.comment.startswith(f"{kind}#")), None)
-            new = asked or self._submit(kind, [f"--nodelist={machine}"])
+            new = asked or self._allocations.submit(kind, [f"--nodelist={machine}"])
             self._file.write(record.with_machine(machine, HeldNode(job=new)))
         self._started([new])
 
@@ -273,7 +264,7 @@ class SlurmDriver:
 
     def _look(self, *, locked: bool = False) -> tuple[SlurmRecord, dict[int, Allocation]]:
         """Return the record and our Slurm jobs by id; nodes of jobs that started since are machines from now on."""
-        jobs = self._jobs()
+        jobs = self._allocations.all()
         if not locked and not holdings.arrived(self._file.read(), jobs):
             return self._file.read(), jobs
         if not locked:
@@ -285,18 +276,6 @@ class SlurmDriver:
                 record = record.with_machine(job.node, HeldNode(job=job.id))
             self._file.write(record)
         return record, jobs
-
-    def _jobs(self, *only: str) -> dict[int, Allocation]:
-        listed = self._slurm(
-            "squeue",
-            "--noheader",
-            "--all",
-            "--states=all",
-            f"--name={self._job_name}",
-            f"--format={listing.JOB_FORMAT}",
-            *only,
-        )
-        return {job.id: job for job in listing.allocations(listed)}
 
     def _known(self, record: SlurmRecord, machine: str) -> HeldNode | None:
         """Return the record's entry for ``machine``; None: it was given back."""
@@ -329,41 +308,6 @@ class SlurmDriver:
                     # It may have started, or ended. An agent on an evicted machine leaves by itself.
                     self._slurm("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={out}")
 
-    def _submit(self, comment: str, options: Sequence[str]) -> int:
-        """Submit one more allocation; return its job id. After no answer the job is looked up before a retry."""
-        token = f"{comment}#{uuid.uuid4().hex[:12]}"
-        told = sbatch_options.value_of(self._options, "--comment")
-        command = [
-            "sbatch",
-            "--parsable",
-            f"--job-name={self._job_name}",
-            "--nodes=1",
-            "--ntasks=1",
-            "--exclusive",
-            "--no-requeue",
-            "--export=ALL",
-            "--output=/dev/null",
-            f"--chdir={self.home}",
-            *self._options,
-            *options,
-            # Behind the site's own, whose text it has as well: jobs are known by it.
-            f"--comment={' '.join([token, *([told] if told else [])])}",
-            str(self._script),
-        ]
-
-        def submit() -> int:
-            for job in self._jobs().values() if tried else ():
-                if job.comment.startswith(token):
-                    return job.id
-            tried.append(True)
-            printed = self._slurm.once(*command)
-            if not (found := _JOB_ID.findall(printed)):
-                raise UnavailableError(f"sbatch printed no job id, but {printed.strip()[:200]!r}")
-            return int(found[-1])  # the filters and wrappers of some sites print more
-
-        tried: list[bool] = []
-        return self._slurm.patiently(submit)
-
     def _started(self, asked: Sequence[int]) -> list[str]:
         """Return the nodes of ``asked`` jobs once all run, or when ``start_s`` is over.
 
@@ -372,7 +316,7 @@ class SlurmDriver:
         """
 
         running: list[str] = []
-        for _ in _looks(self._start_s):
+        for _ in looks(self._start_s):
             _, jobs = self._look()
             mine = [jobs[each] for each in asked if each in jobs]
             running = [job.node for job in mine if job.node and not job.over]
@@ -387,43 +331,8 @@ class SlurmDriver:
         return running
 
     def _end(self, machine: str, job: int, reason: str, *, may_give_up: bool = True) -> None:
-        """End the job and all its processes: by its own script, else by Slurm, else by giving the node up.
-
-        Without ``may_give_up`` only a node that is dead is given up.
-        """
-        if self._is_over(machine, job):
-            return
-        in_service = [name for name, held in self._file.read().machines.items() if held.evicted is None]
-        steps: list[Callable[[], object]] = [
-            # The batch script's trap kills and wipes everything at once; slurmd alone would miss orphans.
-            lambda: self._slurm("scancel", "--batch", "--signal=USR1", str(job)),
-            lambda: self._slurm("scancel", str(job)),
-            lambda: self._nodes.set_down(machine, reason),
-        ]
-        dead = self._nodes.is_dead(machine, beside=in_service)
-        if dead:
-            steps = steps[1:]
-            steps.reverse()
-        elif not may_give_up:
-            steps = steps[:2]
-        for step in steps:
-            if self._is_over(machine, job):
-                return
-            try:
-                step()
-            except (RefusedError, SettingsError, UnknownError):
-                continue
-            if self._wait_over(machine, job):
-                return
-        raise UnavailableError(
-            f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node "
-            + (
-                "cannot be set down (that takes Slurm's operator rights)"
-                if dead or may_give_up
-                else "is not known to be dead"
-            )
-            + ": its processes may still run, or Slurm's epilog."
-        )
+        serving = [name for name, held in self._file.read().machines.items() if held.evicted is None]
+        self._allocations.end(machine, job, reason, beside=serving, may_give_up=may_give_up)
 
     def _wait_completed(self, machine: str) -> None:
         """Wait until a job that ends without us has ended: only then Slurm shows whether it took the job away."""
@@ -431,29 +340,7 @@ class SlurmDriver:
         held = record.machines.get(machine)
         job = holdings.job_of(machine, held, jobs) if held is not None and held.evicted is None else None
         if job is not None and job.completing and not job.taken_away:
-            self._wait_over(machine, job.id)
-
-    def _wait_over(self, machine: str, job: int) -> bool:
-        return any(self._is_over(machine, job) for _ in _looks(self._kill_s))
-
-    def _is_over(self, machine: str, job: int) -> bool:
-        # Asked again and again: for one job slurmctld sends no more than that, for all of a site those of the cluster.
-        try:
-            jobs = self._jobs(f"--jobs={job}")
-        except UnknownError:
-            return True  # forgotten since
-        return holdings.ended(machine, HeldNode(job=job), jobs)
-
-
-def _looks(for_s: float) -> Iterator[None]:
-    """Yield at least once, then at growing intervals: slurmctld has other clients to answer."""
-    deadline, pause = time.monotonic() + for_s, POLL_S
-    while True:
-        yield
-        if time.monotonic() > deadline:
-            return
-        time.sleep(pause)
-        pause = min(2 * pause, POLL_MOST_S)
+            self._allocations.wait_over(machine, job.id)
 
 
 def _packaged_script() -> Path:
