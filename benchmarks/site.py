@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.steps import Steps, wait
 from holdfast.agent.client import AgentClient
-from holdfast.cli import sources
-from holdfast.cli.gateway import Gateway
+from holdfast.client import sources
+from holdfast.client.gateway import Gateway
 from holdfast.deployments.local import control
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import CheckpointPolicy, Elastic, JobSpec, JobState, Mode

@@ -53,9 +53,9 @@ MAY_IMPORT = {
     "plugins": BASE | {"plugins", "policies"},
     "storage": BASE | {"storage", "plugins"},
     "drivers": BASE | {"drivers", "plugins"},
-    # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
+    # The catalogue of Xids is a policy; damage is imported by ranks of machines that were armed for it.
     # `roles` is for the processes that it starts, as `session` is.
-    "agent": BASE | {"agent", "storage", "session", "roles", "inject", "policies", "plugins"},
+    "agent": BASE | {"agent", "storage", "roles", "damage", "policies", "plugins"},
     "session": BASE | {"session", "storage", "agent"},
     "operations": BELOW_TASKS | {"operations"},
     "tasks": BELOW_TASKS | {"operations", "tasks"},
@@ -68,9 +68,11 @@ MAY_IMPORT = {
     "deployments": BELOW_TASKS | {"deployments", "operations", "tasks", "process_name"},
     "testing": BELOW_TASKS | {"testing", "hindsight", "operations", "tasks", "deployments"},
     # Faults are done underneath: to agents, services and machines. They, chaos and the demo are tools beside the house.
-    "inject": BASE | {"inject", "chaos", "agent", "storage", "drivers", "plugins", "deployments"},
-    "chaos": BASE | {"chaos", "inject", "cli", "demo", "policies", "storage", "deployments"},
-    "demo": BASE | {"demo", "inject", "cli", "policies", "storage", "deployments"},
+    "damage": {"damage"},
+    "inject": BASE | {"inject", "damage", "agent", "storage", "drivers", "plugins", "deployments"},
+    "chaos": BASE | {"chaos", "inject", "client", "demo", "policies", "storage", "deployments"},
+    "demo": BASE | {"demo", "inject", "client", "policies", "storage", "deployments"},
+    "client": BASE | {"client", "agent", "storage"},
 }
 ON_TOP = {"cli"}
 """What may import all others."""

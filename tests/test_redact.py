@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import redact, settings
 from holdfast.agent.inspection.object_store import ObjectStoreAnswers
-from holdfast.cli import checks, context
+from holdfast.cli import checks
+from holdfast.client import links
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings
@@ -97,6 +98,6 @@ def test_what_is_shown_of_services_has_no_password() -> None:
     known = Settings(prefect_api_url="http://u:pw@127.0.0.1:1/api", s3_endpoint="http://u:pw@127.0.0.1:1")
     said = [each.model_dump_json() for each in checks.services(known)]
     (sign,) = ObjectStoreAnswers(known.s3, site_policy(None).detect.storage).look()
-    said += [context.prefect_ui(known), sign.model_dump_json()]
+    said += [links.prefect_ui(known), sign.model_dump_json()]
     assert not [line for line in said if "pw" in line]
-    assert "http://127.0.0.1:1" in context.prefect_ui(known)
+    assert "http://127.0.0.1:1" in links.prefect_ui(known)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.fleet.driver import FleetDriver, socket_of
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.deployments.local import control, pidfile
 from holdfast.deployments.local.services import embedded
 from holdfast.models.alert import Incident, IncidentState

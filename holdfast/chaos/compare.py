@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.demo import weights
 from holdfast.demo.weights import WeightsComparison
 from holdfast.errors import HoldfastError, SettingsError

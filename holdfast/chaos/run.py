@@ -13,7 +13,7 @@ from holdfast.chaos.plan import COSTLY, Strike
 from holdfast.chaos.report import ChaosReport
 from holdfast.chaos.strike import Hit, Striker
 from holdfast.chaos.watch import JobWatch
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import HoldfastError
 from holdfast.models.alert import IncidentState

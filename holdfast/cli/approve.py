@@ -9,8 +9,8 @@ import typer
 
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, JobName, finite
-from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, tell
+from holdfast.client.gateway import Gateway
 from holdfast.errors import UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState

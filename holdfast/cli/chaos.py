@@ -59,6 +59,7 @@ def chaos(  # noqa: PLR0917  (options)
     from holdfast.chaos import allowed, plan  # noqa: PLC0415  (the control plane's extras)
     from holdfast.chaos.compare import Reference  # noqa: PLC0415
     from holdfast.chaos.run import ChaosRun, WantedRun  # noqa: PLC0415
+    from holdfast.inject import permission  # noqa: PLC0415
     from holdfast.models.machine import MachineState  # noqa: PLC0415
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
@@ -67,7 +68,7 @@ def chaos(  # noqa: PLR0917  (options)
         name: duration(f"--{name}", text)
         for name, text in {"every": every, "for": for_, "hold": hold, "settle": settle}.items()
     }
-    allowed.require_site(settings)
+    permission.require_site(settings)
     with context.gateway() as gateway:
         known, jobs, machines = gateway.job(job), gateway.jobs(), gateway.machines()
     policy = Policy.load(settings.policy_file) if settings.policy_file else Policy.load()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast import redact
 from holdfast import settings as settings_module
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.settings import Settings
 
 
@@ -25,13 +24,3 @@ def gateway() -> Iterator[Gateway]:
     """Open the project's gateway."""
     with Gateway.open(settings()) as client:
         yield client
-
-
-def prefect_ui(known: Settings) -> str:
-    """Return the address of the Prefect UI, and what it asks for; the password itself is never shown."""
-    said = f"Prefect UI: {redact.link(known.prefect_ui)}"
-    if known.prefect_auth.get_secret_value():
-        return f"{said} (log in with the value of HOLDFAST_PREFECT_AUTH, USER:PASSWORD in one field)"
-    if known.prefect_auth_path:
-        return f"{said} (log in with the content of {known.prefect_auth_path})"
-    return said

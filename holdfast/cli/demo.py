@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.output import out, say
 from holdfast.errors import SettingsError
 
 DEFAULT_STEPS = 160
@@ -26,7 +27,9 @@ def demo(
     script = example(Path.cwd())
     from holdfast.demo import stage  # noqa: PLC0415  (needs the control plane's extras)
 
-    if not stage.play(script, stage.home(Path.cwd()), steps=steps, port=port, keep=keep):
+    if not stage.play(
+        script, stage.home(Path.cwd()), steps=steps, port=port, keep=keep, console=out, say=say
+    ):
         raise typer.Exit(1)
 
 

@@ -10,8 +10,8 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
-from holdfast.cli.gateway import understood
 from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, say_aside, seconds, state
+from holdfast.client.gateway import understood
 from holdfast.models.alert import Incident, IncidentState
 
 MOST = 1000

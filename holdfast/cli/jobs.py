@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from holdfast import names
-from holdfast.cli import context, roles, sources
+from holdfast.cli import context, roles
 from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
+from holdfast.client import sources
 from holdfast.models.job import JobState
 
 

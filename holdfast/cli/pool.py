@@ -10,8 +10,8 @@ import typer
 
 from holdfast.cli import context
 from holdfast.cli.arguments import finite
-from holdfast.cli.gateway import understood
 from holdfast.cli.output import AsJson, print_json, print_table, say
+from holdfast.client.gateway import understood
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:

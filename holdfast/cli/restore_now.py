@@ -7,7 +7,7 @@ import asyncio
 from holdfast import secret, tls
 from holdfast.agent.client import AgentClient
 from holdfast.cli import context
-from holdfast.cli.gateway import understood
+from holdfast.client.gateway import understood
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import RestorePlan

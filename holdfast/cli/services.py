@@ -9,8 +9,8 @@ import typer
 
 from holdfast import redact
 from holdfast import settings as settings_module
-from holdfast.cli import context
 from holdfast.cli.output import AsJson, progress, tell
+from holdfast.client import links
 from holdfast.errors import SettingsError
 from holdfast.settings import HOME_NAME
 
@@ -42,7 +42,7 @@ def up(
     known = settings_module.load(folder)
     gateway = redact.link(known.gateway)
     aside(f"status page: {gateway}/ui/ (log in with the secret file's content)")
-    aside(context.prefect_ui(known))
+    aside(links.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"
     tell(as_json, line, home=folder, gateway=gateway, page=f"{gateway}/ui/")
     if foreground:

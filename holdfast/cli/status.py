@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.cli import context, roles
 from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, serves, state
+from holdfast.client import links
 from holdfast.shown import size
 
 
@@ -27,7 +28,7 @@ def status(as_json: AsJson = False) -> None:
         say(f"repair of {repair['machine']}: {repair['told']}")
     _restores(facts)
     say(f"Status page: {facts['page']}")
-    say(context.prefect_ui(context.settings()))
+    say(links.prefect_ui(context.settings()))
     if lacks := facts["prefect"].get("lacks"):
         say(
             f"Prefect has no deployment of {', '.join(lacks)}: their incidents run without it. "

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import checkpoint_cost, context, jobfile, roles, sources
+from holdfast.cli import checkpoint_cost, context, jobfile, roles
 from holdfast.cli.arguments import finite
-from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
+from holdfast.client import sources
+from holdfast.client.gateway import Gateway
 from holdfast.errors import RecoveryError, RefusedError, SettingsError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
 from holdfast.models.job import ENDED, Job, JobSpec, JobState, no_start

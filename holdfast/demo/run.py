@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast import redact
-from holdfast.cli import sources
-from holdfast.cli.gateway import Gateway
+from holdfast.client import sources
+from holdfast.client.gateway import Gateway
 from holdfast.demo import report as reports
 from holdfast.demo import weights
 from holdfast.demo.faults import SCHEDULE

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.cli import context
-from holdfast.cli.gateway import Gateway
-from holdfast.cli.output import out, say
+from rich.console import Console
+
+from holdfast.client import links
+from holdfast.client.gateway import Gateway
 from holdfast.demo import outcome
 from holdfast.demo.run import DemoRun
 from holdfast.deployments.local import control
@@ -27,18 +28,36 @@ def home(project: Path) -> Path:
     return Path(os.environ.get("HOLDFAST_HOME", project / HOME_NAME)).resolve()
 
 
-def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool) -> bool:
-    """Return the whole demo, with all state in ``folder``; True when all was recovered and the weights are the same.
+def play(
+    script: Path,
+    folder: Path,
+    *,
+    steps: int,
+    port: int | None,
+    keep: bool,
+    console: Console,
+    say: Callable[[str], None],
+) -> bool:
+    """Play the whole demo; return whether all was recovered and the weights are the same.
+
+    Args:
+        script: the training script.
+        folder: for all state.
+        steps: of the training.
+        port: the gateway's; None: as set.
+        keep: whether the services stay up.
+        console: for the view and the tables.
+        say: prints a line.
 
     Raises:
         RefusedError: a control plane runs there already.
     """
-    with _services(folder, port, keep) as settings, Gateway.open(settings) as gateway:
+    with _services(folder, port, keep, say) as settings, Gateway.open(settings) as gateway:
         run = DemoRun(
             settings,
             gateway,
             script,
-            out,
+            console,
             steps=steps,
             machines=MACHINES,
             ranks_per_machine=RANKS_PER_MACHINE,
@@ -46,14 +65,14 @@ def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool
         )
         report = run.play()
         reports = outcome.write(report, folder / "demo")
-        outcome.summarise(report, out)
+        outcome.summarise(report, console)
         say(f"report      {reports / 'report.html'} (and report.json)")
-        say(context.prefect_ui(settings))
+        say(links.prefect_ui(settings))
     return report.ok
 
 
 @contextmanager
-def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
+def _services(folder: Path, port: int | None, keep: bool, say: Callable[[str], None]) -> Iterator[Settings]:
     """Run the control plane and six machines that accept injected faults; down again at the end and on Ctrl-C."""
     if control.is_up(folder):
         raise RefusedError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.inject.hook import BAD_MATMUL
+from holdfast.damage.hook import BAD_MATMUL
 from holdfast.inject.target import Target
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.inject.hook import FLIP_BIT
+from holdfast.damage.hook import FLIP_BIT
 from holdfast.inject.target import Target
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast import redact
-from holdfast.chaos.allowed import require_site
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.inject import disks, memory_pressure, packet_loss, s3_503, slow_machine
 from holdfast.inject.journal import Journal, Pen
+from holdfast.inject.permission import require_site
 from holdfast.inject.target import Target
 from holdfast.models.base import Frozen
 

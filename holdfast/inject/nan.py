@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.inject.hook import NAN
+from holdfast.damage.hook import NAN
 from holdfast.inject.target import Target
 
 

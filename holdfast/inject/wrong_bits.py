@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.inject.hook import WRONG_BITS
+from holdfast.damage.hook import WRONG_BITS
 from holdfast.inject.target import Target
 
 

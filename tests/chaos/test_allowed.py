@@ -11,6 +11,7 @@ import pytest
 from holdfast.chaos import allowed, plan
 from holdfast.chaos.compare import why_differ
 from holdfast.errors import RefusedError
+from holdfast.inject import permission
 from holdfast.models.alert import IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState, Mode
 from holdfast.models.roles import RoleSpec
@@ -31,11 +32,11 @@ def site(tmp_path: Path, **settings: Any) -> Settings:
 def test_a_real_engine_has_to_allow_it(tmp_path: Path) -> None:
     """The message says how; the local driver's machines are processes of one's own host."""
     with pytest.raises(RefusedError, match=r"driver slurm.*HOLDFAST_CHAOS_ALLOWED=true into .*settings\.env"):
-        allowed.require_site(site(tmp_path, driver="slurm"))
-    allowed.require_site(site(tmp_path, driver="slurm", chaos_allowed=True))
-    allowed.require_site(site(tmp_path))
+        permission.require_site(site(tmp_path, driver="slurm"))
+    permission.require_site(site(tmp_path, driver="slurm", chaos_allowed=True))
+    permission.require_site(site(tmp_path))
     with pytest.raises(RefusedError, match="does not allow chaos"):
-        allowed.require_site(site(tmp_path, chaos_allowed=False))
+        permission.require_site(site(tmp_path, chaos_allowed=False))
 
 
 def test_a_job_that_nobody_would_recover_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import secret
 from holdfast.cli import main
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.settings import HOME_NAME
 from tests.cli.fake_gateway import FakeGateway
 

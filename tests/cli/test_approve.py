@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import approve as commands
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.errors import UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.cli.gateway import Gateway
+from holdfast.client.gateway import Gateway
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.models.job import Job, JobSpec, JobState
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import roles, sources
+from holdfast.cli import roles
+from holdfast.client import sources
 from holdfast.errors import SettingsError
 from holdfast.models.job import JobSpec
 from tests.cli.conftest import Cli

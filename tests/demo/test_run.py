@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli import sources
+from holdfast.client import sources
 from holdfast.demo import observer, outcome, run
 from holdfast.models.alert import Classification, IncidentState
 from holdfast.models.job import Job, JobSpec, JobState

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from holdfast import secret
 from holdfast.demo import stage
@@ -69,7 +70,9 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Control:
 
 
 def play(folder: Path, *, keep: bool = False) -> bool:
-    return stage.play(folder / "train_gpt.py", folder, steps=100, port=None, keep=keep)
+    return stage.play(
+        folder / "train_gpt.py", folder, steps=100, port=None, keep=keep, console=Console(), say=print
+    )
 
 
 def test_services_come_up_armed_and_go_down(control: Control, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from holdfast.agent.diagnostics import computing, machine_checks
 from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 from holdfast.agent.diagnostics.check_process import CHECKS
-from holdfast.inject.hook import BAD_MATMUL, FLIP_BIT, WATCH_S, WRONG_BITS
+from holdfast.damage.hook import BAD_MATMUL, FLIP_BIT, WATCH_S, WRONG_BITS
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
 from holdfast.policies.diagnose.verdicts import judge
@@ -207,7 +207,7 @@ def test_a_bit_of_a_weight_flips_on_the_gpu(tmp_path: Path) -> None:
 
 _FLIPPED = """
 import json, os, pathlib, torch
-from holdfast.inject import hook
+from holdfast.damage import hook
 device = os.environ.get("DEVICE", "cuda")
 def trained(strikes):
     torch.manual_seed(0)
@@ -224,7 +224,7 @@ print(json.dumps([int((good != again).sum()), int((good != bad).sum())]))
 """
 _SLIGHTLY = """
 import json, os, pathlib, torch
-from holdfast.inject import hook
+from holdfast.damage import hook
 device = os.environ.get("DEVICE", "cuda")
 left, right, bias = (torch.randn(64, 64, device=device) for _ in range(3))
 def results():

@@ -103,7 +103,7 @@ def run_named(module: str, name: str, *args: Any) -> None:
 def arm_faults() -> None:
     """Let faults that are injected into this machine act in this process (demo and tests only)."""
     if folder := os.environ.get(wire.ENV_FAULTS):
-        from holdfast.inject import hook  # noqa: PLC0415  (absent from production processes)
+        from holdfast.damage import hook  # noqa: PLC0415  (absent from production processes)
 
         hook.arm(Path(folder))
 

@@ -21,7 +21,7 @@ from tests.agent.forks import forking
 
 def damaged_matmul(part: CheckPart) -> CheckOutcome:
     """As the check, in a process whose products are damaged underneath."""
-    from holdfast.inject import products  # noqa: PLC0415
+    from holdfast.damage import products  # noqa: PLC0415
 
     products.set_always(True)
     return computing.matmul(part)
@@ -29,7 +29,7 @@ def damaged_matmul(part: CheckPart) -> CheckOutcome:
 
 def damaged_bitwise(part: CheckPart) -> CheckOutcome:
     """As the check, in a process whose products are damaged underneath."""
-    from holdfast.inject import products  # noqa: PLC0415
+    from holdfast.damage import products  # noqa: PLC0415
 
     products.set_always(True)
     return alignment.bitwise(part)

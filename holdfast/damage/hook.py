@@ -40,12 +40,12 @@ def apply(folder: Path) -> None:
     slightly = ENV_JOB in os.environ and (folder / WRONG_BITS).exists()
     once = _claim(folder / NAN)
     if _claim(folder / FLIP_BIT):
-        from holdfast.inject import weights  # noqa: PLC0415  (loads torch)
+        from holdfast.damage import weights  # noqa: PLC0415  (loads torch)
 
         weights.flip_once()
     if not (wrong or slightly or once or _installed()):
         return
-    from holdfast.inject import products  # noqa: PLC0415  (loads torch)
+    from holdfast.damage import products  # noqa: PLC0415  (loads torch)
 
     products.set_always(wrong)
     products.set_slightly(slightly)
@@ -62,7 +62,7 @@ def _watch(folder: Path) -> None:
 def _installed() -> bool:
     import sys  # noqa: PLC0415
 
-    return "holdfast.inject.products" in sys.modules
+    return "holdfast.damage.products" in sys.modules
 
 
 def _claim(path: Path) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.inject import hook
+from holdfast.damage import hook
 
 PRELUDE = """
 import json, os, sys, threading, time
 from pathlib import Path
 import torch
-from holdfast.inject import hook
+from holdfast.damage import hook
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
 
@@ -218,7 +218,7 @@ def test_armed_process_without_a_fault_touches_no_torch(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from holdfast.inject import hook
+from holdfast.damage import hook
 hook.arm(Path(sys.argv[1]))
 hook.arm(Path(sys.argv[1]))
 import threading

@@ -1,4 +1,4 @@
-"""Calls to the gateway, as the CLI and the demo make them: synchronous, and clear about why one failed."""
+"""Calls to the gateway, as the CLI, the demo and game days make them: synchronous, and clear about why one failed."""
 
 from __future__ import annotations
 
