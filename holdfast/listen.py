@@ -5,13 +5,9 @@ from __future__ import annotations
 import ipaddress
 import resource
 import socket
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
-
-if TYPE_CHECKING:
-    from holdfast.settings import Settings
 
 KEEP_ALIVE_S = 90
 """Our servers keep an idle connection for so long. Longer than any of our clients do: were it the server that closes,
@@ -62,26 +58,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def require_tls(settings: Settings, host: str, named: str) -> None:
-    """Refuse to serve without TLS where others may listen in, unless the site's settings allow it.
-
-    Args:
-        settings: of the site.
-        host: the address to listen on.
-        named: where it comes from, for the message: ``HOLDFAST_HOST``.
-
-    Raises:
-        SettingsError: it is no loopback address, there is no certificate, and the settings do not allow it.
-    """
-    if settings.tls_cert is None and not settings.allow_plaintext and not is_loopback(host):
-        raise SettingsError(
-            f"{named} = {host} is an address of a network, and there is no certificate: anyone on it can read "
-            "the shared secret and may then run code on every machine. Set HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY and "
-            "HOLDFAST_TLS_CA (docs/security.md, TLS); or listen on 127.0.0.1; or, on a network that you trust, "
-            "set HOLDFAST_ALLOW_PLAINTEXT=true."
-        )
 
 
 def is_loopback(host: str) -> bool:

@@ -8,31 +8,19 @@ from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 
 from holdfast import redact
 from holdfast.errors import SettingsError
+from holdfast.from_environment import FromEnvironment
 from holdfast.listen import authority
 from holdfast.models import location
+
+__all__ = ["HOME_NAME", "FromEnvironment", "Settings", "find_home", "load", "read"]
 
 HOME_NAME = ".holdfast"
 
 Kind = TypeVar("Kind", bound="FromEnvironment")
-
-
-class FromEnvironment(BaseSettings):
-    """Base of all classes of settings: those of every site, and those that drivers and packages declare."""
-
-    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", extra="ignore", frozen=True)
-
-    @field_validator("*")
-    @classmethod
-    def _absolute(cls, value: object, info: ValidationInfo) -> object:
-        """Make paths absolute: other processes read the same settings from other folders."""
-        return (
-            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
-        )
 
 
 class Settings(FromEnvironment):

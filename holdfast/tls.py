@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from holdfast.errors import SettingsError
+from holdfast.listen import is_loopback
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
@@ -194,3 +195,23 @@ def _version(*paths: Path) -> Version:
         else:
             found.append((status.st_ino, status.st_mtime_ns, status.st_size))
     return tuple(found)
+
+
+def require_tls(settings: Settings, host: str, named: str) -> None:
+    """Refuse to serve without TLS where others may listen in, unless the site's settings allow it.
+
+    Args:
+        settings: of the site.
+        host: the address to listen on.
+        named: where it comes from, for the message: ``HOLDFAST_HOST``.
+
+    Raises:
+        SettingsError: it is no loopback address, there is no certificate, and the settings do not allow it.
+    """
+    if settings.tls_cert is None and not settings.allow_plaintext and not is_loopback(host):
+        raise SettingsError(
+            f"{named} = {host} is an address of a network, and there is no certificate: anyone on it can read "
+            "the shared secret and may then run code on every machine. Set HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY and "
+            "HOLDFAST_TLS_CA (docs/security.md, TLS); or listen on 127.0.0.1; or, on a network that you trust, "
+            "set HOLDFAST_ALLOW_PLAINTEXT=true."
+        )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import graphlib
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ BASE = {
     "clock",
     "commands",
     "settings",
+    "from_environment",
     "envfile",
     "proxies",
     "paths",
@@ -141,6 +144,63 @@ def test_public_classes_have_names_of_their_own() -> None:
         name for path in files for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE)
     )
     assert {name for name, times in names.items() if times > 1} <= TWICE
+
+
+def test_parts_import_each_other_in_one_direction() -> None:
+    """Of two parts one is below the other, so that it can be read, and used, without it."""
+    below = {part: set().union(*imports_of(part).values()) - {part} for part in parts()}
+    assert cycle(below) == []
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    """Within the parts too, and inside functions; only the types of arguments may be those of a module above."""
+    modules = {module_of(path): path for paths in parts().values() for path in paths}
+    below = {name: modules_imported(path.read_text(), modules) - {name} for name, path in modules.items()}
+    assert sum(map(len, below.values())) > len(below)
+    assert cycle(below) == []
+
+
+def module_of(path: Path) -> str:
+    """Return the name that a file of the package is imported by."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_imported(source: str, modules: Collection[str]) -> set[str]:
+    """Return which of ``modules`` a source text imports, but for those that only type checkers read."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [ast.parse(source)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else f"{node.module}" for name in names}
+        else:
+            todo += ast.iter_child_nodes(node)
+    return found & set(modules)
+
+
+def cycle(below: Mapping[str, Collection[str]]) -> list[str]:
+    """Return names that lead from one to the next and back to the first; empty: there are none."""
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_the_check_of_directions_sees_a_cycle() -> None:
+    """The control: an import inside a function closes it, one for type checkers does not."""
+    modules = {"holdfast.a", "holdfast.b"}
+    inside = "def f():\n    from holdfast.b import g\n"
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast import b\n"
+    assert modules_imported(inside, modules) == {"holdfast.b"}
+    assert modules_imported(typed, modules) == set()
+    assert set(cycle({"holdfast.a": {"holdfast.b"}, "holdfast.b": {"holdfast.a"}})) == modules
+    assert cycle({"holdfast.a": {"holdfast.b"}, "holdfast.b": set()}) == []
 
 
 def test_only_deployments_import_flows() -> None:

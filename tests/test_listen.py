@@ -18,9 +18,9 @@ from holdfast.listen import (
     host_and_port,
     is_loopback,
     listen,
-    require_tls,
 )
 from holdfast.settings import Settings
+from holdfast.tls import require_tls
 
 
 def test_accepted_connections_send_at_once() -> None:

@@ -25,12 +25,13 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.worker.environment import adopt, socket_path
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guarded_http import guarded
-from holdfast.listen import KEEP_ALIVE_S, listen, many_files, require_tls
+from holdfast.listen import KEEP_ALIVE_S, listen, many_files
 from holdfast.operations.context import Context
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.shown import log_plainly
 from holdfast.storage.ledger import Ledger
+from holdfast.tls import require_tls
 
 
 async def serve(settings: Settings, listening: socket.socket) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 
 from holdfast.errors import SettingsError
-from holdfast.listen import family_of, require_tls
+from holdfast.listen import family_of
 from holdfast.settings import Settings
+from holdfast.tls import require_tls
 
 
 def check(settings: Settings) -> None:

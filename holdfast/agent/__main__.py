@@ -13,9 +13,10 @@ from typing import NoReturn
 from holdfast import names, proxies, secret, settings
 from holdfast.agent.ranks import scratch
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.listen import facing, require_tls
+from holdfast.listen import facing
 from holdfast.paths import machine_dir
 from holdfast.shown import log_plainly, plain
+from holdfast.tls import require_tls
 
 MODULES = "holdfast.agent.daemon"
 """With all that a running agent needs."""

@@ -14,9 +14,9 @@ import httpx
 
 from holdfast import redact, secret, tls
 from holdfast import settings as settings_module
+from holdfast.cli.doctor_check import DoctorCheck
 from holdfast.errors import SettingsError
 from holdfast.listen import takes_connections
-from holdfast.models.base import Frozen
 from holdfast.paths import SHM
 from holdfast.settings import Settings
 from holdfast.tls import PLAIN, Tls
@@ -25,18 +25,9 @@ SHM_NEEDED_BYTES = 1 << 30
 DISK_NEEDED_BYTES = 2 << 30
 
 
-class DoctorCheck(Frozen):
-    """One result: what was found, and what to do when it is not good."""
-
-    name: str
-    ok: bool
-    found: str
-    advice: str = ""
-
-
 def run_all() -> list[DoctorCheck]:
     """Return all checks; those of a project only inside one."""
-    from holdfast.cli import site_checks  # noqa: PLC0415  (it has the same kind of results)
+    from holdfast.cli import site_checks  # noqa: PLC0415  (loads the stores and plug-ins)
 
     results = [python(), torch(), *site_checks.prefect(), shared_memory(), py_spy(), site_checks.nvml()]
     results += site_checks.plug_ins()

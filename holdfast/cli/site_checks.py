@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from holdfast import plugins, redact, tls
-from holdfast.cli.checks import DoctorCheck
+from holdfast.cli.doctor_check import DoctorCheck
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings
 from holdfast.storage import objects

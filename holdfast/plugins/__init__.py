@@ -39,7 +39,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 
 if TYPE_CHECKING:
-    from holdfast.settings import FromEnvironment
+    from holdfast.from_environment import FromEnvironment
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ _LATER = re.compile(
 _OF_ALLOCATOR = re.compile(r"PYTORCH_(CUDA_|HIP_)?ALLOC_CONF$")
 _CHOSEN_AT_LOAD = "backend:"
 """The one of its options by which torch chooses the allocator itself; it refuses to go on with another one later."""
-_MAIN = "from holdfast.agent.ranks import own_interpreter; own_interpreter.main()"
+_MAIN = "from holdfast.agent.ranks import rank_main; rank_main.main()"
 
 
 def needed(wanted: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
@@ -62,9 +62,7 @@ def enter(order: Mapping[str, Any]) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-P", "-c", _MAIN], {**names, ENV_ORDER: told})
 
 
-def main() -> None:
-    """Run the order that this interpreter was executed for."""
-    from holdfast.agent.ranks.rank_main import RankOrder, run_rank  # noqa: PLC0415  (it imports this module)
-
+def taken_order() -> dict[str, Any]:
+    """Take the order that this interpreter was executed for; its environment is the interpreter's."""
     told = json.loads(os.environ.pop(ENV_ORDER))
-    run_rank(RankOrder(**{**told, "args": tuple(told["args"]), "env": dict(os.environ)}))
+    return {**told, "args": tuple(told["args"]), "env": dict(os.environ)}

@@ -159,6 +159,11 @@ def run_rank(order: RankOrder) -> None:
         atexit._run_exitfuncs()
 
 
+def main() -> None:
+    """Run the order of a rank that has an interpreter of its own."""
+    run_rank(RankOrder(**own_interpreter.taken_order()))
+
+
 def _enter_target(target: Callable[..., None], args: tuple[Any, ...]) -> None:
     if target not in (run_rank, wait):  # a rank enters its own environment first
         arm_faults()
