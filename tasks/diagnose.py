@@ -141,6 +141,7 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
             sure=bool(silent) or found.sure,
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
             script="" if silent or found.sure else script,
+            excuse="" if silent or suspects != found.suspects else found.excuse,
         ).model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)

@@ -95,9 +95,10 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
     match rung:
         case Rung.RETRY:
             regular = _of_newest_rung(case, "regular")
-            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case), regular) if told)
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
             spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
+            more = (verdict.script, suspect_data(case), regular)
+            also = "".join(f"; {told}" for told in more if told and told not in spared)
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.SKIP_DATA:
             step = await skip_data(case)
@@ -113,7 +114,7 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             version = await rollback(case, "no machine at fault")
             return EscalationResult(did=f"rolled the code back to {version}", verdict=verdict)
         case Rung.REPLAY:
-            return await _replay(case)
+            return await _replay(case, verdict.script)
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are used up")
         case _:
@@ -140,13 +141,14 @@ def _leave(case: RecoveryContext, verdict: Verdict) -> EscalationResult:
     return EscalationResult(did=did, verdict=accused, scope=Scope.JOB if only else None)
 
 
-async def _replay(case: RecoveryContext) -> EscalationResult:
+async def _replay(case: RecoveryContext, script: str) -> EscalationResult:
     replayed = await replay(case)
     if replayed.blame is not Blame.CODE:
         nothing = next(
             (line for line in replayed.evidence if line.startswith(unplayed.COULD_NOT)),
             "not reproduced by replay",
         )
+        nothing = f"{script}; {nothing}" if script else nothing
         did = "accused by dual-phase replay" if replayed.suspects else nothing
         return EscalationResult(did=did, verdict=replayed)
     if why := _suspected_state(case):

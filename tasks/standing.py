@@ -36,10 +36,10 @@ def seen_at(verdict: Verdict) -> str:
 
 def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
-    told = (*seen.evidence, *diagnosed.evidence)
+    told, script = (*seen.evidence, *diagnosed.evidence), seen.script or seen.excuse
     if only(case, diagnosed):
-        return Verdict(evidence=told, findings=diagnosed.findings, script=seen.script)
-    return diagnosed.model_copy(update={"evidence": told, "script": seen.script})
+        return Verdict(evidence=told, findings=diagnosed.findings, script=script)
+    return diagnosed.model_copy(update={"evidence": told, "script": script})
 
 
 def weigh(case: RecoveryContext) -> Weighed:
@@ -49,7 +49,9 @@ def weigh(case: RecoveryContext) -> Weighed:
     if not mine:
         return Weighed()
     mine = _at_start(incident, mine)
-    now = mine[-1].model_copy(update={"at": ctx.clock.now(), "excuse": _excuse(incident, mine[-1].ranks)})
+    now = mine[-1].model_copy(
+        update={"at": ctx.clock.now(), "excuse": mine[-1].excuse or _excuse(incident, mine[-1].ranks)}
+    )
     before = [past for past in _alike(ctx, incident) if past.id != incident.id]
     past = [each for one in before for each in _at_start(one, accusations(ctx, one))]
     evicted = [
@@ -140,7 +142,8 @@ def _of_look(look: Action) -> tuple[str, Accusation] | None:
             if finding["check"] == Check.FLIGHT_RECORDER and not finding["ok"]
         ]
         ranks = ()
-    return (life, Accusation(at=at, machines=tuple(named), ranks=ranks)) if named else None
+    accused = Accusation(at=at, machines=tuple(named), ranks=ranks, excuse=result.get("excuse", ""))
+    return (life, accused) if named else None
 
 
 def _alike(ctx: Context, incident: Incident) -> list[Incident]:

@@ -18,6 +18,7 @@ from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.jobs import RunningJobs
+from holdfast.agent.ranks.rank_logs import RankLogs
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
 from holdfast.agent.ranks.watch import Watch
@@ -49,6 +50,7 @@ class Commands:
     _mirrors: Mirrors
     _uploads: Uploads
     _prover: Prover
+    _rank_logs: RankLogs
     _inspector: Inspector
     _bench: Bench
     _vitals: Callable[[], messages.Vitals]
@@ -163,7 +165,13 @@ class Commands:
 
         run = self.jobs.run(job, epoch)
         alive = {rank: process.pid for rank, process in run.processes.items() if not process.gone.done()}
-        return await stacks.dump(self.machine, alive)
+        ended = {rank: self._rank_logs.ended_part(run, rank) for rank in alive}
+        return [
+            each.model_copy(update={"ended": ended[each.rank]})
+            if each.rank is not None and stacks.of_main_thread(each)
+            else each
+            for each in await stacks.dump(self.machine, alive)
+        ]
 
     async def flight_records(self, job: str, epoch: int) -> list[messages.FlightRecord]:
         """Return the recorded collectives of a job's ranks; live ranks are asked to write them now."""

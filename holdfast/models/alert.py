@@ -223,6 +223,8 @@ class Verdict(Frozen):
     """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
     script: str = ""
     """Fault of the job's script that was seen, in words; names no machine."""
+    excuse: str = ""
+    """Why the ranks stand out without a fault of their machines; empty: it may be a machine's."""
 
     @model_validator(mode="before")
     @classmethod

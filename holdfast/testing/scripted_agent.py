@@ -17,6 +17,9 @@ WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_
 AGREEING = wire.Frame(function="wait", file="holdfast/session/agreement.py")
 FURTHER = wire.Frame(function="all_gather", file="torch/distributed/distributed_c10d.py")
 WORKING = wire.Frame(function="forward", file="train.py")
+THREAD_ENDED = wire.EndedPart(
+    part="thread Thread-1 (fetch)", error="ValueError: bad record", place="data.py:31", own=True
+)
 
 
 class ScriptedAgent:
@@ -255,6 +258,7 @@ class ScriptedAgent:
                 pid=100 + rank,
                 process_state="T" if rank in world.stopped else "S",
                 frames=(_frame(world, rank),),
+                ended=THREAD_ENDED if rank in world.thread_ended else None,
             )
             for rank in world.now_job().ranks_of(self._machine.name)
         ]

@@ -53,6 +53,8 @@ class World:
     """The job's kernels are not deterministic: every replay computes something else."""
     outliers: list[int] = field(default_factory=list)
     """Ranks that do not wait while the others do."""
+    thread_ended: list[int] = field(default_factory=list)
+    """Ranks of which a thread ended by an exception of the script's."""
     in_checkpoint: list[int] = field(default_factory=list)
     """Ranks that wait in ``Session.checkpoint`` until the others call it."""
     stopped: list[int] = field(default_factory=list)

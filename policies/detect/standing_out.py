@@ -59,7 +59,7 @@ def weigh(
     named = join_names(now.machines)
     if excuse := now.excuse or _of_the_job(now, past):
         return Weighed(spared=excuse)
-    recent = [each for each in past if now.at - policy.window_s < each.at]
+    recent = [each for each in past if now.at - policy.window_s < each.at and not each.excuse]
     fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
     if fresh:
         return Weighed(

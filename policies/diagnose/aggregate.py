@@ -18,6 +18,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose import ended_parts
 from holdfast.policies.diagnose.groups import ParallelGroup, groups, slots
 from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, in_checkpoint, stopped
 from holdfast.policies.join_names import join_names
@@ -42,6 +43,8 @@ class Aggregation(Frozen):
     reasons: tuple[str, ...] = ()
     script: str = ""
     """Fault of the script, as far as the stacks show it; empty: none."""
+    excuse: str = ""
+    """Why the outliers stand out without a fault of their machines; empty: it may be a machine's."""
 
 
 class _Outliers(Frozen):
@@ -73,7 +76,12 @@ def aggregate(
     policy = policy or Policy.load().aggregate
     own = [dump for dump in stacks if dump.rank is None or dump.rank < job.spec.world_size]
     answer = _analysed(own, job, policy, blocked, made)
-    return answer.model_copy(update={"script": _apart_in_checkpoint(own)})
+    ended = ended_parts.by_rank(own)
+    told = ended_parts.in_words(ended)
+    script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
+    excuse = "" if answer.sure else ended_parts.excuse(answer.outliers, ended)
+    reasons = (*answer.reasons, *told)
+    return answer.model_copy(update={"script": script, "excuse": excuse, "reasons": reasons})
 
 
 def _analysed(

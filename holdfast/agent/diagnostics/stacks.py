@@ -67,6 +67,11 @@ async def dump(machine: str, ranks: Mapping[int, int], *, timeout_s: float = TIM
     return [each for dumps in await asyncio.gather(*map(one, targets)) for each in dumps]
 
 
+def of_main_thread(stack: StackDump) -> bool:
+    """Return whether it is of a rank's own main thread, or stands for it where none could be taken."""
+    return not stack.child and (stack.thread == _MAIN or not stack.frames)
+
+
 def _targets(rank: int, pid: int) -> Iterable[_Target]:
     yield _Target(rank, pid, child=False, state=_state(pid))
     try:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.agent.inspection.follow import Follower
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.watch import Watch
+from holdfast.models.agent import EndedPart
 from holdfast.models.alert import AlertKind
-from holdfast.policies.classify import last_words
+from holdfast.policies.classify import ended_part, last_words
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 log = logging.getLogger(__name__)
 _MOST_CHARS = 256 << 10
 """Of a log that grows by more than this per look, only the end is read."""
+_OUTLIVED_S = 60.0
+"""Seconds that a rank may step on with what a part of it delivered before its end."""
 
 
 class RankLogs:
@@ -29,6 +33,8 @@ class RankLogs:
         self._patterns = registry(RANK_LOG_FILE)
         self._followers: dict[tuple[str, int], Follower] = {}
         self._told: set[tuple[str, int, str]] = set()
+        self._ended_at: dict[tuple[str, int], float] = {}
+        """When the log last announced that a part of the rank ended (Unix seconds)."""
 
     async def run(self) -> None:
         """Run without end."""
@@ -44,10 +50,22 @@ class RankLogs:
         current = {(run.name, rank): run for run, rank in self._alive()}
         for key in self._followers.keys() - current.keys():
             self._followers.pop(key).close()
+            self._ended_at.pop(key, None)
         self._told = {told for told in self._told if told[:2] in current}
         for (name, rank), run in current.items():
             for match, count in self._matches(name, rank, run):
                 self._watch.alert(run, AlertKind.RANK_LOG, rank, _evidence(match, count))
+
+    def ended_part(self, run: Run, rank: int) -> EndedPart | None:
+        """Return the part of a rank that ended about at its last step or since; None: its log names none.
+
+        One that ended long before was not needed: the rank went on without it.
+        """
+        at = self._ended_at.get((run.name, rank))
+        row = run.board.rows[rank] if run.board else None
+        if at is None or row is None or at < row.step_at - _OUTLIVED_S:
+            return None
+        return ended_part.ended_part(run.log_tail(rank))
 
     def _alive(self) -> Iterator[tuple[Run, int]]:
         for run in self._runs.values():
@@ -59,6 +77,8 @@ class RankLogs:
         if key not in self._followers:
             self._followers[key] = Follower(run.log(rank), from_start=True)
         text = last_words.plain("\n".join(self._followers[key].lines())[-_MOST_CHARS:])
+        if text and ended_part.begins(text):
+            self._ended_at[key] = time.time()
         found: dict[str, tuple[Match, int]] = {}
         for match in self._patterns.matches(text) if text else ():
             if last_words.handled(match.line):

@@ -89,6 +89,19 @@ class Frame(Frozen):
     """Text of the line, of the innermost frame of a rank's main thread, where its file can be read."""
 
 
+class EndedPart(Frozen):
+    """A thread, child process or task of a rank that ended by an exception while the rank's process lives on."""
+
+    part: str
+    """Such as ``thread Thread-1 (fetch)``; empty: it could not be started."""
+    error: str
+    """Type and message, or the line of the log."""
+    place: str = ""
+    """Innermost place in the job's code, such as ``data.py:31``."""
+    own: bool = False
+    """Whether its cause is known not to be the machine's."""
+
+
 class StackDump(Frozen):
     """Stack of one thread of one process on one machine."""
 
@@ -101,6 +114,8 @@ class StackDump(Frozen):
     """A child of the rank process (data loader, checkpoint writer)."""
     frames: tuple[Frame, ...] = ()
     error: str = ""
+    ended: EndedPart | None = None
+    """Of a rank's main thread: the part that ended since its last step, by the rank's log."""
 
 
 class FlightRecord(Frozen):

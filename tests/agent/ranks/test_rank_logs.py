@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,8 @@ class Site:
             start=SimpleNamespace(replay=self.replay),
             processes={rank: process(rank) for rank in (0, 1)},
             log=lambda rank: self.folder / f"{name}-r{rank}.log",
+            log_tail=lambda rank: (self.folder / f"{name}-r{rank}.log").read_text(),
+            board=SimpleNamespace(rows={rank: SimpleNamespace(step_at=0.0) for rank in (0, 1)}),
         )
         return cast(Run, found)
 
@@ -125,3 +128,27 @@ def test_what_is_tried_again_is_not_reported(site: Site) -> None:
         "Max retries exceeded: [Errno 28] No space left on device",
     )
     assert site.look() == [(0, "disk_full", 1)]
+
+
+THREAD = (
+    "Exception in thread Thread-1 (fetch):",
+    "Traceback (most recent call last):",
+    '  File "data.py", line 31, in fetch',
+    "ValueError: bad record",
+)
+
+
+def test_a_part_of_a_rank_that_ended(site: Site) -> None:
+    """Of that rank alone; and not of one that stepped on without it for long."""
+    run = site.runs["gpt"]
+    site.write(1, "step 7", *THREAD)
+    site.look()
+    found = site.logs.ended_part(run, 1)
+    assert found is not None
+    assert (found.part, found.place) == ("thread Thread-1 (fetch)", "data.py:31")
+    assert site.logs.ended_part(run, 0) is None
+    assert run.board is not None
+    run.board.rows[1].step_at = time.time() + 30
+    assert site.logs.ended_part(run, 1) == found, "it steps on with what was fetched before"
+    run.board.rows[1].step_at = time.time() + 300
+    assert site.logs.ended_part(run, 1) is None

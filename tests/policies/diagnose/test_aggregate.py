@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.agent import Frame, StackDump
+from holdfast.models.agent import EndedPart, Frame, StackDump
 from holdfast.models.job import Job
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.aggregate import Aggregation, aggregate
@@ -333,3 +333,45 @@ def test_one_of_10240_ranks_is_found() -> None:
     of = job(machines=1280, per=8, tp=8, pp=8)
     answer = found(stacks, of)
     assert answer.suspects == (f"m{4711 // 8}",)
+
+
+def ended(rank: int, own: bool = True) -> EndedPart:
+    return EndedPart(
+        part=f"thread reader {rank}", error="ValueError: bad record", place="data.py:31", own=own
+    )
+
+
+def test_a_rank_whose_thread_ended_is_excused() -> None:
+    """It stands out by the job's own doing; what is seen stays to be read."""
+    stacks = [dump(r, SLEEP if r == 2 else WAIT, ended=ended(2) if r == 2 else None) for r in range(8)]
+    answer = found(stacks)
+    assert answer.suspects == ("m1",)
+    assert answer.excuse.startswith("thread reader 2 of rank 2 ended by ValueError: bad record (data.py:31)")
+
+
+@pytest.mark.parametrize(
+    ("where", "own", "stopped"),
+    [((3,), True, False), ((), True, False), ((2,), False, False), ((2,), True, True)],
+)
+def test_what_excuses_no_machine(where: tuple[int, ...], own: bool, stopped: bool) -> None:
+    """A thread of another rank; an exception that a bad disk may raise; a process that is stopped besides."""
+    stacks = [
+        dump(
+            r,
+            SLEEP if r == 2 else WAIT,
+            ended=ended(r, own) if r in where else None,
+            process_state="T" if stopped and r == 2 else "S",
+        )
+        for r in range(8)
+    ]
+    answer = found(stacks)
+    assert (answer.suspects, answer.excuse) == (("m1",), "")
+    assert len([line for line in answer.reasons if "ended by" in line]) == len(where)
+
+
+def test_threads_of_all_ranks_are_told_in_few_lines() -> None:
+    """Nobody stands out: the script is named."""
+    answer = found([dump(r, WAIT, ended=ended(r)) for r in range(8)])
+    assert answer.suspects == ()
+    assert "reader 2 of rank 2" in answer.script
+    assert answer.script.endswith("so did parts of 5 more ranks")
