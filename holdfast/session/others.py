@@ -135,7 +135,13 @@ class OtherPart:
     def give(self, state: Any) -> None:
         """Have the object take its state."""
         with loaders.restoring() as loaded:
-            self.value.load_state_dict(state)
+            try:
+                self.value.load_state_dict(state)
+            except Exception as error:  # the object's own error, which mostly names no object
+                error.add_note(
+                    f"raised by load_state_dict() of state[{self.name!r}] ({type(self.value).__name__})"
+                )
+                raise
         self._makes_later = bool(loaded)
 
     def settle(self) -> None:

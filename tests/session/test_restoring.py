@@ -225,3 +225,17 @@ def test_what_lay_on_the_host_beside_a_parameter_on_a_device_lies_there_again(
     monkeypatch.setattr(Known, "want", want)
     OptimizerPart("optimizer", Part(optimizer), {"model": model}).want(Known(Metadata({}), nodes))
     assert placed_as == {"optimizer.step": None, "optimizer.moment": model.scale}
+
+
+def test_an_object_that_refuses_its_state_is_named(make_agent: MakeAgent) -> None:
+    """torch's own message of a scaler that was switched on names no object."""
+    agent = make_agent()
+    session = session_of(agent)
+    session.restore(state := {"scaler": torch.amp.GradScaler("cpu", enabled=False)})
+    session.step(1)
+    session.checkpoint(state)
+    session.close(10)
+    again = session_of(agent, (1, agent.shard(0, 1)))
+    with pytest.raises(RuntimeError, match="source state dict is empty") as raised:
+        again.restore({"scaler": torch.amp.GradScaler("cpu", enabled=True)})
+    assert raised.value.__notes__ == ["raised by load_state_dict() of state['scaler'] (GradScaler)"]
