@@ -2,7 +2,8 @@
 
 A connection must bring its first head within :data:`HEAD_S`, every later one within as long from its first byte, the
 rest of a request within :data:`BODY_S` more, and take what it is answered. Of too many connections that have not shown
-the secret the oldest gives way (:mod:`holdfast.strangers`).
+the secret the oldest gives way (:mod:`holdfast.strangers`). Nothing that comes without being part of a body (heads,
+trailers, requests ahead of their turn) takes memory without end.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ BODY_S = 30.0
 STALL_S = 30.0
 """Seconds for which the other side may read nothing of an answer that waits for it."""
 MAX_HEAD_BYTES = 64 << 10
+"""For a head; also for trailers, which llhttp keeps like headers, and whatever else stands between pieces of a body."""
+MOST_AHEAD = 16
+"""Requests of one connection that wait for the answer to an earlier one: no client of ours sends any."""
 _KNOWN = "holdfast.known"
 
 Scope = MutableMapping[str, Any]
@@ -47,7 +51,7 @@ class GuardedHttp(HttpToolsProtocol):
         """Count it, and wait for its first request."""
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._head_nbytes: int | None = 0
+        self._fields_nbytes = 0
         self._stranger = True
         self._extensions = {_KNOWN: self._known}
         super().connection_made(transport)
@@ -64,11 +68,10 @@ class GuardedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take it, if it is no endless head. Most requests come whole: no timer is started for them."""
-        if self._head_nbytes is not None:
-            self._head_nbytes += len(data)
+        """Take it, if it is no endless head or trailer. Most requests come whole: no timer is started for them."""
+        self._fields_nbytes += len(data)
         super().data_received(data)
-        if self._head_nbytes is not None and self._head_nbytes > MAX_HEAD_BYTES:
+        if self._fields_nbytes > MAX_HEAD_BYTES:
             self.transport.abort()
         elif self._changed:
             self._arm()
@@ -77,19 +80,32 @@ class GuardedHttp(HttpToolsProtocol):
         """Start the deadline of a request at its first byte."""
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
-        self._head_nbytes = 0
         # The first one's time runs since the connection; another's begins now.
         if self._waits is None:
             self._wait(HEAD_S)
 
     def on_headers_complete(self) -> None:
-        """Start the deadline of the body once the head is complete."""
-        self._head_nbytes = None
+        """Start the deadline of the body once the head is complete.
+
+        Raises:
+            _TooMuchError: the head is too large, or too many requests wait; uvicorn answers 400 and closes.
+        """
+        # Whatever came with the head is counted, too: look closely where that alone is much.
+        if self._fields_nbytes > MAX_HEAD_BYTES and self._head_nbytes() > MAX_HEAD_BYTES:
+            raise _TooMuchError
+        if len(self.pipeline) >= MOST_AHEAD:
+            raise _TooMuchError
         self._wait(BODY_S)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Reset the count: limits of bodies are those of the application."""
+        self._fields_nbytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Lift the deadline of a complete request; idle connections are left to uvicorn's ``timeout_keep_alive``."""
+        self._fields_nbytes = 0
         self._wait(None)
         super().on_message_complete()
 
@@ -114,6 +130,9 @@ class GuardedHttp(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that was idle for too long; data that it did not read by now is dropped."""
         self.transport.abort()
+
+    def _head_nbytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _known(self) -> None:
         if self._stranger:
@@ -156,6 +175,10 @@ class GuardedHttp(HttpToolsProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+
+class _TooMuchError(Exception):
+    """The request is larger than any of ours; raised in a callback of llhttp's, which ends the parsing."""
 
 
 def _nobody() -> None:

@@ -7,7 +7,7 @@ import errno
 import itertools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -175,10 +175,64 @@ async def test_an_endless_head_is_ended() -> None:
         connection.close()
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("start", [b"0\r\n", b"2\r\nok\r\n0\r\n"], ids=["no body", "a body"])
+async def test_endless_trailers_are_ended(start: bytes) -> None:
+    """Fields behind a body are kept as those before it are: without a limit they were all the memory there is."""
+    async with served() as port:
+        connection = await opened(port, CHUNKED + start)
+        with pytest.raises(ConnectionError):
+            await _say_headers(connection, 1000)
+        connection.close()
+
+
+@pytest.mark.parametrize("start", [b"0\r\nX-Long: ", b"2;x="], ids=["a trailer", "an extension of a chunk"])
+async def test_one_that_has_no_end_is_ended(start: bytes) -> None:
+    """llhttp reports it when it is complete, and until then keeps it or passes over it."""
+    async with served() as port:
+        connection = await opened(port, CHUNKED + start)
+        with pytest.raises(ConnectionError):
+            await _say(connection, itertools.repeat(b"y" * 4096, 1000))
+        connection.close()
+
+
+async def test_a_head_that_comes_at_once_has_the_same_limit() -> None:
+    """One that ends within the first piece that is read; a body of that size is no head."""
+    async with served() as port, httpx.AsyncClient(timeout=90) as client:
+        large = "y" * (guarded_http.MAX_HEAD_BYTES + 1)
+        url = f"http://127.0.0.1:{port}/"
+        assert (await client.get(url, headers={"X-Long": large})).status_code == 400
+        assert (await client.get(url, headers={f"X-{n}": "y" * 1000 for n in range(80)})).status_code == 400
+        assert (await client.post(url, content=large)).is_success
+
+
+async def test_requests_ahead_of_their_turn_are_bounded() -> None:
+    """Each takes a few KiB while it waits, and a stranger can send ten thousand in one piece."""
+    async with served() as port:
+        connection, loop = await opened(port), asyncio.get_running_loop()
+        await loop.sock_sendall(connection, WHOLE * (guarded_http.MOST_AHEAD + 1))
+        got = b""
+        while got.count(b"200 OK") <= guarded_http.MOST_AHEAD:
+            got += await loop.sock_recv(connection, 1 << 16)
+        assert b"400" not in got
+        await loop.sock_sendall(connection, WHOLE * 1000)
+        got = b""
+        async with asyncio.timeout(90):
+            while some := await loop.sock_recv(connection, 1 << 16):
+                got += some
+        assert b"400 Bad Request" in got
+        connection.close()
+
+
 async def _say_headers(connection: socket.socket, count: int) -> None:
-    for number in range(count):
-        field = b"X-%d: %s\r\n" % (number, b"y" * 4096)
-        await asyncio.get_running_loop().sock_sendall(connection, field)
+    await _say(connection, (b"X-%d: %s\r\n" % (number, b"y" * 4096) for number in range(count)))
+
+
+async def _say(connection: socket.socket, parts: Iterable[bytes]) -> None:
+    for part in parts:
+        await asyncio.get_running_loop().sock_sendall(connection, part)
         await asyncio.sleep(0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -47,6 +48,21 @@ async def test_wrong_secret_gives_no_cookie_and_is_counted(kit: Kit, secret: str
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
     assert kit.metric("unauthorized_total", route="ui") == 1
+
+
+async def test_a_stranger_has_no_large_body_read(kit: Kit) -> None:
+    """A login is read before anybody has shown the secret, and a thousand of 4 MiB would be the host's memory."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            yield b" " * 4096
+
+    async with browser(kit) as client:
+        for content in (b" " * 20_000, chunks()):
+            answer = await client.post("/ui/login", content=content)
+            assert answer.status_code == 413
+            assert "larger than 16384 bytes" in answer.json()["message"]
+        await login(client, "x" * 100)
 
 
 async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(kit: Kit) -> None:

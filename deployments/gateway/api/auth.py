@@ -27,6 +27,8 @@ PAGE = "/ui/"
 NOT_BY_COOKIE = ("/v1/agents/", "/v1/alerts")
 """Paths for requests of machines, which never come from a browser."""
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_PAGE_BYTES = 16 * 1024
+"""On the page's own paths, such as a login: it is read before the caller has shown the secret."""
 ALERT_PATHS = ("/v1/alerts", "/v1/agents/events")
 MAX_ALERTS_AT_ONCE = 1024
 """Requests that bring alerts, under way at once: what an alert storm may take of the memory."""
@@ -74,19 +76,20 @@ class AuthMiddleware:
         if self._leadership and not self._leadership.leads and scope["path"] != "/metrics":
             await _answer(send, self._leadership.refuse())
             return
+        most = MAX_PAGE_BYTES if scope["path"].startswith(PAGE) else MAX_BODY_BYTES
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            await _answer(send, _too_large())
+        if not length.isdigit() or int(length) > most:
+            await _answer(send, _too_large(most))
             return
         if not scope["path"].startswith(ALERT_PATHS):
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, send, most)
             return
         if self._alerts >= MAX_ALERTS_AT_ONCE:
             await _answer(send, UnavailableError(f"{self._alerts} reports are under way: send it again"))
             return
         self._alerts += 1
         try:
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, send, most)
         finally:
             self._alerts -= 1
 
@@ -114,7 +117,7 @@ class AuthMiddleware:
         must_be_of_the_page(method, path)
         scope.setdefault("state", {})["session"] = session
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _limited(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
         """Count what a body without a declared length brings; more than allowed ends the request."""
         taken = 0
 
@@ -122,19 +125,19 @@ class AuthMiddleware:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > MAX_BODY_BYTES:
-                raise _too_large()
+            if taken > most:
+                raise _too_large(most)
             return message
 
         async def guarded(message: Message) -> None:
             # The framework makes its own answer (400) of an error while it reads.
-            if taken <= MAX_BODY_BYTES:
+            if taken <= most:
                 await send(message)
 
         with contextlib.suppress(TooLargeError):
             await self._app(scope, counted, guarded)
-        if taken > MAX_BODY_BYTES:
-            await _answer(send, _too_large())
+        if taken > most:
+            await _answer(send, _too_large(most))
 
 
 def _kind_of(path: str) -> str:
@@ -158,8 +161,8 @@ def _kind_of(path: str) -> str:
     return "metrics" if path == "/metrics" else "other"
 
 
-def _too_large() -> TooLargeError:
-    return TooLargeError(f"the request's body is larger than {MAX_BODY_BYTES} bytes: send less at once")
+def _too_large(most: int) -> TooLargeError:
+    return TooLargeError(f"the request's body is larger than {most} bytes: send less at once")
 
 
 def body_of(error: HoldfastError) -> dict[str, str]:
