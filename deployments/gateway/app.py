@@ -155,8 +155,10 @@ def _first(error: RequestValidationError) -> str:
     """Return the first thing that is wrong with a request: the field, the value (shortened), what was expected."""
     found = error.errors()[0]
     if found["type"] == "json_invalid":
-        return f"the body is not JSON: {found['ctx']['error']} at character {found['loc'][-1]}"
-    field, value = ".".join(str(part) for part in found["loc"]), found.get("input")
+        # An agent's message is read by another parser, whose message has the place itself.
+        at = f" at character {found['loc'][-1]}" if found["loc"] else ""
+        return f"the body is not JSON: {found['ctx']['error']}{at}"
+    field, value = ".".join(str(part) for part in found["loc"])[:200], found.get("input")
     if found["type"] == "missing":
         return f"{field} is missing: give it"
     if isinstance(value, bytes):  # not read as JSON, as the request does not say that it is

@@ -102,7 +102,7 @@ class Agent(Commands):
         self._host = host
         self._socket = listen(host, 0, backlog=256)
         self.address = authority(host, self._socket.getsockname()[1])
-        self._port = ShardPort(self.memory, secret, host, self._tls)
+        self._port = ShardPort(self.memory, secret, host, self._tls, self.metrics.unauthorized.inc)
         self.standing = Standing()
         self._cores = cores()
         self._parts = HeartbeatParts()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _JSON = TypeAdapter(Any)
+_SHOWN = 200
+"""Characters of a wrong field or value: it may be the whole body."""
 
 Command = TypeVar("Command", bound=BaseModel)
 Handler = Callable[[Request], Awaitable[Response]]
@@ -181,8 +183,9 @@ def _parse(model: type[Command], body: bytes) -> Command:
         return tolerant.read(model, body)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "body"
-        raise SettingsError(f"{model.__name__}.{field} = {first.get('input')!r}: {first['msg']}") from None
+        field = ".".join(map(str, first["loc"]))[:_SHOWN] or "body"
+        value = repr(first.get("input"))[:_SHOWN]
+        raise SettingsError(f"{model.__name__}.{field} = {value}: {first['msg']}") from None
 
 
 def _json(value: object) -> Response:

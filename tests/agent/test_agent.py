@@ -320,6 +320,9 @@ async def test_stale_and_wrong_commands_are_refused(agent: AgentProcess) -> None
             await client.prepare_code(PrepareCode(job="x", version="y", incarnation="old"))
         with pytest.raises(SettingsError, match=r"Hold\.job"):
             await client._call("POST", "/v1/hold", Replay(group="x", steps=1), type(None))
+        with pytest.raises(SettingsError, match=r"Command\.job") as refused:
+            await client._call("POST", "/v1/command", Replay(group="x" * 100_000, steps=1), type(None))
+        assert len(str(refused.value)) < 1000, "a refusal does not carry the body back"
     address = card(agent)["address"]
     async with httpx.AsyncClient(base_url=f"http://{address}") as http:
         assert (await http.get("/healthz")).json()["machine"] == "m0"

@@ -17,6 +17,7 @@ import ssl
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,21 @@ class ShardPort:
     """Serves this machine's shards and takes copies of its neighbours'. One thread per connection, bounded.
 
     A caller that has not sent its request, secret included, within :data:`REQUEST_S` is cut off, whatever it does
-    meanwhile; when too many wait, the oldest is cut off. Transfers are those of machines that know the secret.
+    meanwhile; when too many wait, the oldest is cut off. Transfers are those of machines that know the secret;
+    ``unauthorized`` is called for each caller that has another one.
     """
 
-    def __init__(self, memory: Memory, secret: str | Keys, host: str, tls: Tls = PLAIN) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        secret: str | Keys,
+        host: str,
+        tls: Tls = PLAIN,
+        unauthorized: Callable[[], object] = lambda: None,
+    ) -> None:
         self._memory = memory
         self._secret = keys(secret)
+        self._unauthorized = unauthorized
         self._context = tls.server()
         self._locks: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
         self._free = threading.BoundedSemaphore(_MAX_TRANSFERS)
@@ -119,6 +129,7 @@ class ShardPort:
             connection.do_handshake()
         request = shard_wire.read_line(connection)
         if not self._secret.accepts(str(request.get("secret"))):
+            self._unauthorized()
             raise errors.UnauthorizedError("data port: missing or wrong secret")
         self._strangers.left(connection)
         return request

@@ -117,7 +117,7 @@ def read_line(connection: socket.socket) -> dict[str, Any]:
             raise errors.RefusedError(f"data port: request line over {_LINE_BYTES} bytes")
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise errors.RefusedError("data port: request is not JSON") from None
     if not isinstance(message, dict):
         raise errors.RefusedError("data port: request is not a JSON object")

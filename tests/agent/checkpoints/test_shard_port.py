@@ -108,6 +108,34 @@ def test_a_wrong_secret_is_refused(tmp_path: Path, memory: Memory, port: ShardPo
     assert memory.shards() == ()
 
 
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (b'{"secret": "wrong"}', "UnauthorizedError"),
+        (b'{"secret": "\\ud800"}', "UnauthorizedError"),
+        (b'{"secret": NaN}', "UnauthorizedError"),
+        (b"{}", "UnauthorizedError"),
+        (b"[" * 16_000, "RefusedError"),
+        (b'{"secret": ' + b"9" * 5000 + b"}", "RefusedError"),
+        (b'"\xff"', "RefusedError"),
+    ],
+    ids=["wrong", "half a character", "NaN", "none", "nested", "a long number", "not UTF-8"],
+)
+def test_whatever_a_stranger_says_is_answered_and_a_wrong_secret_counted(
+    memory: Memory, caplog: pytest.LogCaptureFixture, line: bytes, answer: str
+) -> None:
+    """No line of a stranger's brings an error of ours into the log."""
+    counted: list[int] = []
+    made = ShardPort(memory, SECRET, "127.0.0.1", unauthorized=lambda: counted.append(1))
+    host, _, number = made.address.rpartition(":")
+    with contextlib.closing(made), socket.create_connection((host, int(number)), 60) as caller:
+        caller.sendall(line + b"\n")
+        told = json.loads(caller.makefile().readline())
+    assert told["error"] == answer
+    assert len(counted) == (answer == "UnauthorizedError")
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 def test_damaged_bytes_never_count(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """A shard that changed after its digest was taken is refused, and the older copy stays."""
     good = write_shard(tmp_path / "mine", step=1)

@@ -35,6 +35,20 @@ async def test_what_a_tool_printed_keeps_no_machine_from_registering(kit: Kit) -
     assert reason.isprintable()
 
 
+@pytest.mark.parametrize("path", ["register", "heartbeat", "events"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[" * 100_000, b'"\xff"', b'{"machine": "\\ud800"}', b"\xff\xfe{\0"]
+)
+async def test_a_message_that_cannot_be_read_is_refused_in_one_line(
+    kit: Kit, path: str, content: bytes
+) -> None:
+    """Empty, half, nested without end, not UTF-8: no fault of the gateway's."""
+    answer = await kit.http.post(f"/v1/agents/{path}", content=content)
+    assert answer.status_code == 422
+    assert answer.json()["message"].startswith("the body is not JSON: ")
+    assert len(answer.json()["message"]) < 200
+
+
 async def test_heartbeat_of_an_unknown_machine_asks_for_registration(kit: Kit) -> None:
     """404 makes an agent register."""
     assert (await kit.beat("m9", status=404))["error"] == "UnknownError"
