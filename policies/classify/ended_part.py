@@ -11,7 +11,7 @@ import re
 from pathlib import PurePosixPath
 
 from holdfast.models.agent import EndedPart
-from holdfast.policies.classify import last_words
+from holdfast.policies.classify import last_words, lived_on
 from holdfast.policies.classify.boxed import START
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, registry
 
@@ -125,7 +125,7 @@ def _starts_no_thread(text: str) -> bool:
 def _no_thread(log: str) -> EndedPart | None:
     found = [
         match
-        for match in registry(RANK_LOG_FILE).matches(last_words.recent(log))
-        if match.pattern.name == _NO_THREADS and not last_words.handled(match.line)
+        for match in registry(RANK_LOG_FILE).matches(lived_on.recent(log))
+        if match.pattern.name == _NO_THREADS and not lived_on.handled(match.line)
     ]
     return EndedPart(part="", error=found[-1].line.strip()[:_MOST_CHARS], own=True) if found else None

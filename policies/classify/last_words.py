@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.policies.classify.boxed import BOXED, START, unboxed
+from holdfast.policies.classify.lived_on import handled, plain, recent
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 _IGNORED = "Exception ignored "
@@ -19,46 +20,33 @@ _LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,32}[A-Za-z]")
 _MARGIN = re.compile(r"^ {0,40}\| ?", re.MULTILINE)
 """Stands before each line of an exception group."""
 _PREFIX = re.compile(
-    r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?)", re.MULTILINE
+    r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?){1,4}", re.MULTILINE
 )
-"""Prefixes that launchers put before each line: torchrun, torch's own hook, mpirun."""
+"""Prefixes that launchers put before each line, one before the other: torchrun, torch's own hook, mpirun."""
 _LAST_LINE = re.compile(
     r"^(?P<module>(?:\w+\.)*)(?P<type>\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\w*)"
     r"(?:: (?P<message>.*))?$",
     re.MULTILINE,
 )
+_OTHER_NAME = re.compile(
+    r"^(?P<module>(?:\w+\.)*)(?P<type>[A-Z]\w{0,80}[a-z]\w{0,80})(?:: (?P<message>.*))?$", re.MULTILINE
+)
+"""Names an exception whose name has no such word (``OutOfResources``, ``BdbQuit``), where no other line does."""
 _MORE = re.compile(
     r"\n(?:(?:nccl\w{1,30}(?:Error|Usage|Argument)|Last error|\[ERROR\]|E[A-Z]\d{4}):?.*(?:\n|$))+.*"
+    r"|\n(?:\t\w{1,40}: .*\n){1,20}The \w{1,20} is dead because .*"
 )
-"""NCCL's and HCCL's reason is in the lines after the exception's own."""
-_PROGRESS = re.compile(
-    r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
-    r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b"
-    r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b"
-    r"|['\"]loss['\"]: ?\d[\d.e+-]{0,16}\b.{0,160}['\"]epoch['\"]: ?\d|\[(?:step|batch|iter)=\d{1,12}/\d",
-    re.IGNORECASE,
+"""NCCL's, HCCL's and Ray's reason is in the lines after the exception's own."""
+_LAUNCHER = re.compile(
+    r"^(?:\w+\.)*(?:ChildFailedError\b|CalledProcessError: Command .{0,3}(?:\S{0,300}/)?"
+    r"(?:python[\d.]{0,5}|torchrun|accelerate|deepspeed)\b.{0,4000} returned non-zero exit status)",
+    re.MULTILINE,
 )
-_BAR = re.compile(r"(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<")
-"""Of a progress bar (tqdm): steps done, and all."""
-_AGAIN = re.compile(
-    r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
-    r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
-    r"|\bfall(?:ing|s)? back\b|\bskipp(?:ed|ing)\b"
-    r"|\bignor(?:ed|ing)\b|(?<!not be )\brecovered\b|\bcontinuing\b|\bnon-fatal\b"
-    r"|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
-    re.IGNORECASE,
-)
-_GIVEN_UP = re.compile(
-    r"max(?:imum)?(?: number of)? (?:retries|retry|attempts)|retr(?:y|ies) (?:\w+ )?(?:exceeded|exhausted)"
-    r"|giving up|gave up|\b(?:not|no|never|won't|without) (?:be )?(?:retry|retried|retrying)\b"
-    r"|after \d{1,4} (?:retries|attempts|tries)|no more retries"
-    r"|\ball (?:\d{1,4} )?(?:retry attempts|retries|attempts) failed",
-    re.IGNORECASE,
-)
+"""Of a launcher, which only states that the process that it began ended with a status."""
+_KILLED_CHILD = re.compile(r"^ *exitcode *: -\d", re.MULTILINE)
 _ABOVE = re.compile(
     r"\b(?:(?:see|check|reported)\b.{0,60}|(?:errors?|statements?|messages?|output|logs?|traceback) )"
     r"\babove\b(?! ?(?:the |a |its )?(?:[\d<=>.-]*\d|threshold|tolerance|limit|maximum))"
@@ -66,12 +54,15 @@ _ABOVE = re.compile(
     re.IGNORECASE,
 )
 """Of an exception that only names where the error stands; of a download that failed, for a reason printed before."""
-_FRAME = re.compile(r'^  File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
+_FRAME = re.compile(r'^(?:  |> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
     r"|.{0,200}resource_tracker: There appear to be"
+    r"|.{0,200}\d%\|"
+    r"|.{0,200}(?: failed \(exitcode: | Sending process \d{1,9} closing signal| exits with return code = )"
+    r"|srun: error: .{1,200}: Exited with exit code|Set torch\._dynamo\.config|Set TORCH_LOGS=|You can suppress this"
     r"|Search for `(?:cuda|hip)\w{1,60}' in |(?:CUDA|HIP) kernel errors might be asynchronously reported"
     r"|For debugging consider passing (?:CUDA_LAUNCH|AMD_SERIALIZE)|Compile with `TORCH_USE_(?:CUDA|HIP)_DSA`"
     r"|GPU device may be out of range, do you have"
@@ -102,11 +93,6 @@ GRAVITY: Mapping[str, int] = {
 """Order of the causes where several are left. A lost peer counts only where no other cause is left."""
 
 
-def plain(text: str) -> str:
-    """Return the text without colours."""
-    return _COLOUR.sub("", text) if "\x1b" in text else text
-
-
 def unprefixed(log: str) -> str:
     """Return the log without colours, and without what launchers put before each line."""
     return _PREFIX.sub("", plain(log))
@@ -124,12 +110,11 @@ def from_log(log: str) -> dict[str, str]:
     Tracebacks of exceptions that the interpreter ignored do not count. What the exception was raised from, or while
     handling, belongs to its traceback.
     """
-    text = unprefixed(log)
-    start, end = _last_raised(text)
+    text, start, end = _ended_with(unprefixed(log))
     if start < 0:
         return {}
     rest = text[start + len(START) : end]
-    last = _LAST_LINE.search(rest)
+    last = _named(rest)
     more = _MORE.match(rest, last.end()) if last else None
     return {
         "error_type": last["type"] if last else "",
@@ -144,23 +129,45 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
     Empty where the log goes on after it, or the line before it announces that the program continues: an exception that
     was only logged is not what the process ended with.
     """
-    text = unprefixed(log)
-    start, end = _last_raised(text)
-    if start < 0 or handled(text[:start].rstrip().rpartition("\n")[2]):
+    text, start, end = _ended_with(unprefixed(log))
+    if not _is_last(text, start, end):
         return []
     rest = text[start + len(START) : end]
-    if (last := _LAST_LINE.search(rest)) is None:
-        return []
-    further = rest[last.end() :].splitlines()
+    frames = _FRAME.findall(rest[: last.start()]) if (last := _named(rest)) else []
+    return [(file, int(line), name or "<module>") for file, line, name in frames]
+
+
+def _named(rest: str) -> re.Match[str] | None:
+    """Return the line that names the exception of a traceback, of the text from its first line on."""
+    return _LAST_LINE.search(rest) or _OTHER_NAME.search(rest)
+
+
+def _is_last(text: str, start: int, end: int) -> bool:
+    """Return whether nothing follows the traceback, and the line before it does not announce that it goes on."""
+    if start < 0 or handled(text[:start].rstrip().rpartition("\n")[2]):
+        return False
+    rest = text[start + len(START) : end]
+    if (last := _named(rest)) is None:
+        return False
     ignored = [
         line
         for line in text[end:].splitlines()
         if not line.startswith((_IGNORED, START)) and not _LAST_LINE.match(line)
     ]
-    if not all(_AFTER.match(line) for line in (*further, *ignored)):
-        return []
-    frames = _FRAME.findall(rest[: last.start()])
-    return [(file, int(line), name or "<module>") for file, line, name in frames]
+    further = (
+        line for line in rest[last.end() :].splitlines() if line != last[0]
+    )  # of several ranks in one log
+    return all(_AFTER.match(line) for line in (*further, *ignored))
+
+
+def _ended_with(text: str) -> tuple[str, int, int]:
+    """Return the text, and where its last traceback begins and ends; up to its child's, where that is a launcher's."""
+    start, end = _last_raised(text)
+    if start < 0 or not _LAUNCHER.search(text, start, end) or _KILLED_CHILD.search(text, start, end):
+        return text, start, end
+    above = text[: text.rfind("\n", 0, _first_of_chain(text, start)) + 1]
+    child, child_end = _last_raised(above)
+    return (above, child, child_end) if _is_last(above, child, child_end) else (text, start, end)
 
 
 def _last_raised(text: str) -> tuple[int, int]:
@@ -178,6 +185,11 @@ def _first_of_chain(text: str, start: int) -> int:
     while text[:start].rstrip().endswith(_LINKS) and (earlier := text.rfind(START, 0, start)) >= 0:
         start = earlier
     return start
+
+
+def within(line: str) -> bool:
+    """Return whether a line may belong to a traceback: a frame, the exception, or its message's further lines."""
+    return line.startswith(("  ", "\t")) or _LAST_LINE.match(line) is not None
 
 
 def match_exception(error: Mapping[str, Any]) -> Match | None:
@@ -199,7 +211,8 @@ def behind(error: Mapping[str, Any]) -> Match | None:
     own = [index for index, line in enumerate(lines) if line["type"] == kind]
     if own and error.get("at") is None and not kind.endswith("Group"):
         lines = lines[: own[-1]]  # of a log: what follows is not its own; the members of a group are
-    found = registry(RANK_LOG_FILE).matches("\n".join(line[0] for line in lines))
+    said = (f"{line[0]} {more[0] if (more := _MORE.match(text, line.end())) else ''}" for line in lines)
+    found = registry(RANK_LOG_FILE).matches("\n".join(each.replace("\n", " ") for each in said))
     return next((match for match in found if not match.pattern.cascade), found[0] if found else None)
 
 
@@ -207,31 +220,6 @@ def points_above(error: Mapping[str, Any]) -> bool:
     """Return whether an exception only states that the error stands above it, in the log: of a worker, of a driver."""
     message = str(error.get("message") or "") or str(error.get("traceback") or "")[-2000:]
     return _ABOVE.search(message[:2000]) is not None
-
-
-def recent(log: str) -> str:
-    """Return the end of a log, from the last line that reports progress, without colours.
-
-    A progress bar is drawn once more when its loop ends, also by an exception that is printed already: the same number
-    of steps is no progress.
-    """
-    lines = plain(log).splitlines(keepends=True)
-    last, done = 0, dict[str, str]()
-    for index, line in enumerate(lines):
-        if not _PROGRESS.search(line[:1000]):
-            continue
-        bar = _BAR.search(line[:1000])
-        if bar is None or done.get(bar[2]) != bar[1]:
-            last = index
-        if bar is not None:
-            done[bar[2]] = bar[1]
-    return "".join(lines[last:])
-
-
-def handled(line: str) -> bool:
-    """Return whether the line announces a retry, or that the program continues without."""
-    found = _AGAIN.search(line[:2000])
-    return found is not None and not _GIVEN_UP.search(line[:2000])
 
 
 def cause(log: str) -> Match | None:

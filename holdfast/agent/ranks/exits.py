@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.policies.classify import boxed, last_words, unloadable
+from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, unloadable
 from holdfast.policies.classify.patterns import Match
 
 LOG_TAIL_CHARS = 2000
@@ -88,8 +88,8 @@ def _end(log: str) -> str:
 def _with_its_beginning(log: str, end: str) -> str:
     """Return the end of a log from the beginning of the traceback that it is in the midst of, where it is in one.
 
-    Stacks of models are longer than what is read of a log. Whatever else is between its beginning and the end, the log
-    went on after it.
+    Stacks of models, and messages with a line for each weight, are longer than what is read of a log. Whatever else is
+    between its beginning and the end, the log went on after it.
     """
     cut = len(log) - len(end)
     start = log.rfind(boxed.START, 0, max(0, cut))
@@ -97,7 +97,7 @@ def _with_its_beginning(log: str, end: str) -> str:
         return end
     start = log.rfind("\n", 0, start) + 1
     between = last_words.unprefixed(log[start : log.rfind("\n", 0, cut) + 1]).splitlines()[1:]
-    return log[start:] if all(not line.strip() or line.startswith("  ") for line in between) else end
+    return log[start:] if all(not line.strip() or last_words.within(line) for line in between) else end
 
 
 def without_dumps(log: str) -> str:
@@ -121,7 +121,7 @@ def _from_log(exit_code: int | None, end: str, code: str) -> dict[str, Any]:
 
     A program that prints its traceback itself leaves with status 1 (Hydra, Lightning's command line, click).
     """
-    log = last_words.recent(end)
+    log = lived_on.recent(end)
     found: dict[str, Any] = dict(last_words.from_log(log))
     frames = last_words.frames_at_end(log) if code and found and exit_code == 1 else []
     if not frames:
@@ -154,8 +154,9 @@ def evidence(
         log: the end of its log.
         code: folder of the job's code, without links; empty where it is not known.
     """
-    end = _end(log)
-    said = failed or _from_log(exit_code, _with_its_beginning(log, end), code)
+    text = envelopes.unwrapped(log)
+    end = _end(text)
+    said = failed or _from_log(exit_code, _with_its_beginning(text, end), code)
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
     found = reason(exit_code, said, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}

@@ -13,7 +13,7 @@ from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.watch import Watch
 from holdfast.models.agent import EndedPart
 from holdfast.models.alert import AlertKind
-from holdfast.policies.classify import ended_part, last_words
+from holdfast.policies.classify import ended_part, lived_on
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 log = logging.getLogger(__name__)
@@ -76,12 +76,12 @@ class RankLogs:
         key = (name, rank)
         if key not in self._followers:
             self._followers[key] = Follower(run.log(rank), from_start=True)
-        text = last_words.plain("\n".join(self._followers[key].lines())[-_MOST_CHARS:])
+        text = lived_on.plain("\n".join(self._followers[key].lines())[-_MOST_CHARS:])
         if text and ended_part.begins(text):
             self._ended_at[key] = time.time()
         found: dict[str, tuple[Match, int]] = {}
         for match in self._patterns.matches(text) if text else ():
-            if last_words.handled(match.line):
+            if lived_on.handled(match.line):
                 continue
             first, count = found.get(match.pattern.name, (match, 0))
             found[match.pattern.name] = (first, count + 1)

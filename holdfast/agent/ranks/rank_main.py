@@ -30,6 +30,7 @@ from typing import Any
 from holdfast.agent import wire
 from holdfast.agent.ranks import epoch_groups, flight_thread, marks, own_interpreter, scratch, trackers
 from holdfast.agent.ranks.lowest import lowest_priority
+from holdfast.agent.ranks.only_member import only_member
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -263,7 +264,9 @@ def _from_script(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _failure(order: RankOrder, error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+def _failure(order: RankOrder, group: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+    error = only_member(group)
+    trace = trace if error is group else error.__traceback__
     text = "".join(traceback.format_exception(type(error), error, trace))
     return {
         "t": "failed",

@@ -242,3 +242,44 @@ def test_a_state_that_torch_could_not_write_is_a_matter_of_space() -> None:
     """A full disk or a quota, in most reports: if the next machine's is full as well, the job fills them."""
     said = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
     assert exits.evidence(1, None, f"RuntimeError: {said}\n")["cause"] == "disk_space"
+
+
+LAUNCHERS = {
+    "accelerate": "subprocess.CalledProcessError: Command '['/opt/bin/python', 'a.py']' "
+    "returned non-zero exit status 1.",
+    "torchrun": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\na.py FAILED\n"
+    "Root Cause (first observed failure):\n[0]:\n  exitcode  : 1 (pid: 4712)\n",
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_has_the_word_of_its_child(launcher: str, tmp_path: Path) -> None:
+    """It only states that the child ended; not where a signal ended it, or where the child's log went on."""
+    child = f"Traceback (most recent call last):\n  File \"{tmp_path}/a.py\", line 3, in f\nKeyError: 'x'\n"
+    between = (
+        "E0304 10:11:13.1 4711 torch/distributed/elastic/api.py:874] failed (exitcode: 1) local_rank: 0\n"
+    )
+    last = f'Traceback (most recent call last):\n  File "/opt/bin/run", line 8, in <module>\n{LAUNCHERS[launcher]}\n'
+    found = exits.evidence(1, None, child + between + last, str(tmp_path))
+    assert (found["error_type"], found["user_frame"]) == ("KeyError", "a.py:3 in f")
+    for other in (
+        f"{child}step 13 was skipped\n{last}",
+        child + last.replace("exitcode  : 1", "exitcode  : -9"),
+    ):
+        if other != child + last:
+            assert exits.evidence(1, None, other, str(tmp_path))["user_frame"] is None
+
+
+def test_a_frame_that_loguru_marks_is_one(tmp_path: Path) -> None:
+    """With the values below it."""
+    frame = f'> File "{tmp_path}/a.py", line 3, in f\n    b["x"]\n    └ {{}}\n'
+    log = f"Traceback (most recent call last):\n\n{frame}\nKeyError: 'x'\n"
+    assert exits.evidence(1, None, log, str(tmp_path))["user_frame"] == "a.py:3 in f"
+
+
+def test_a_message_that_is_longer_than_the_end_hides_no_exception() -> None:
+    """Of a state that does not fit a model, a line for each weight."""
+    weights = "".join(f"\tsize mismatch for layers.{each}.weight: copying a param\n" for each in range(400))
+    raised = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nRuntimeError: Error(s) in loading:\n'
+    log = raised + weights
+    assert exits.evidence(1, None, log)["error_type"] == "RuntimeError"

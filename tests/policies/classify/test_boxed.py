@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.traceback import Traceback
 
 from holdfast.agent.ranks import exits
-from holdfast.policies.classify import last_words
+from holdfast.policies.classify import lived_on
 from holdfast.policies.classify.boxed import BOXED, START, unboxed
 
 SCRIPT = """def step(batch):
@@ -50,7 +50,7 @@ def drawn(folder: Path, kind: str, width: int = 80, *, colours: bool = False, va
 def test_a_box_is_read_as_a_traceback(tmp_path: Path, width: int, *, colours: bool, variables: bool) -> None:
     """Whatever its width and colours; what its source says is no cause."""
     log = drawn(tmp_path, "TypeError", width, colours=colours, variables=variables)
-    assert BOXED in last_words.plain(log)
+    assert BOXED in lived_on.plain(log)
     found = exits.evidence(1, None, f"loading\n{log}", str(tmp_path))
     assert (found["error_type"], found["message"]) == ("TypeError", "it failed")
     assert str(found["user_frame"]).endswith("train.py:9 in <module>")

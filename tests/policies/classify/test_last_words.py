@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policies.classify import last_words
+from holdfast.policies.classify import last_words, lived_on
 from holdfast.policies.classify.boxed import START
 
 GPU = "CUDA error: an illegal memory access was encountered"
@@ -74,7 +74,7 @@ def test_of_one_cause_the_first_line_counts() -> None:
 )
 def test_lines_that_are_tried_again(line: str, handled: bool) -> None:
     """Unless they say that it was the last time."""
-    assert last_words.handled(line) is handled
+    assert lived_on.handled(line) is handled
 
 
 @pytest.mark.parametrize(
@@ -87,25 +87,32 @@ def test_lines_that_are_tried_again(line: str, handled: bool) -> None:
         "{'loss': 2.3104, 'grad_norm': 0.71, 'learning_rate': 3e-05, 'epoch': 0.01}",
         "[step=10/739328,epoch=0]",
         "[batch=23/3072000]:",
+        " 600/1000 [================>.............] - ETA: 10s - loss: 2.3010 - accuracy: 0.4",
+        "epoch: 20/50, iter: 20/812, mem: 9553Mb, iter_time: 0.527s, total_loss: 2.1, iou_loss: 1.0",
+        '{"event": "step", "loss": 2.31, "step": 1300, "level": "info"}',
+        "training_step=1300 train_loss=2.301 lr=1e-4 tok/s=70123",
+        "[1300/50000] loss: 2.301 (avg 2.310) lr 1.0e-04 time 0.30",
+        "Train: 3 [ 950/4071 ( 23%)]  Loss: 2.301 (2.31)  Time: 0.140s, 1828.33/s  LR: 1.000e-04",
+        "step:1300/5000 train_loss:2.3010 train_time:1234ms step_avg:0.95ms",
     ],
 )
 def test_progress_is_recognised(line: str) -> None:
     """Of frameworks that print it each in their own way: what was before it, the rank lived on after."""
-    assert last_words.recent(f"{DISK}\n{line}\n{PEER}\n") == f"{line}\n{PEER}\n"
+    assert lived_on.recent(f"{DISK}\n{line}\n{PEER}\n") == f"{line}\n{PEER}\n"
 
 
 def test_a_crash_that_tells_its_step_is_no_progress() -> None:
-    """Without a loss or a pace beside it."""
-    log = f"{GPU}\nuncaught exception at step 120\n"
-    assert last_words.recent(log) == log
+    """Without a loss or a pace beside it; files that are named after both are none."""
+    log = f"{GPU}\nuncaught exception at step 120\nNo such file: '/ckpt/step_1300/12/loss.json'\n"
+    assert lived_on.recent(log) == log
 
 
 def test_a_bar_that_is_drawn_once_more_is_no_progress() -> None:
     """When its loop ends by an exception, which is printed already."""
     bar = "  1%|1         | 13/1000 [00:26<33:30,  2.04s/it]"
-    assert last_words.recent(f"{bar}\n{DISK}\n{bar}\n") == f"{bar}\n{DISK}\n{bar}\n"
+    assert lived_on.recent(f"{bar}\n{DISK}\n{bar}\n") == f"{bar}\n{DISK}\n{bar}\n"
     further = bar.replace("13/", "14/")
-    assert last_words.recent(f"{bar}\n{DISK}\n{further}\n") == f"{further}\n"
+    assert lived_on.recent(f"{bar}\n{DISK}\n{further}\n") == f"{further}\n"
 
 
 def test_colours_are_left_out() -> None:
@@ -200,3 +207,11 @@ def test_any_log_is_only_data(log: str) -> None:
     found = last_words.from_log(f"{log}\nTraceback (most recent call last):\n{log}")
     assert last_words.match_exception(found) is None or found
     assert last_words.behind(found) is None or found
+
+
+@pytest.mark.parametrize("name", ["bdb.BdbQuit", "triton.runtime.errors.OutOfResources"])
+def test_an_exception_with_a_name_of_its_own_is_read(name: str) -> None:
+    """Not all are called errors; a line in capitals is none."""
+    log = f'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\nINFO: x\n{name}: too much\n'
+    found = last_words.from_log(log)
+    assert (found["error_type"], found["message"]) == (name.rpartition(".")[2], "too much")
