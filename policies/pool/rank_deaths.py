@@ -53,7 +53,7 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
     if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
         return None
     cause = alert.evidence.get("cause")
-    own = exits.is_user_code(alert, policy) or cause == "setup"
+    own = exits.is_user_code(alert, policy) or cause in ("code", "setup")
     raised = own or (bool(alert.evidence.get("user_frame")) and cause != "gpu")
     known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
     return Death.model_validate(

@@ -215,3 +215,19 @@ def test_an_exception_with_a_name_of_its_own_is_read(name: str) -> None:
     log = f'Traceback (most recent call last):\n  File "/job/a.py", line 3, in f\nINFO: x\n{name}: too much\n'
     found = last_words.from_log(log)
     assert (found["error_type"], found["message"]) == (name.rpartition(".")[2], "too much")
+
+
+def test_the_reason_that_ray_gives_is_read() -> None:
+    """Below the exception's own line, also of one that another was raised from."""
+    died = (
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n\tpid: 6420\n"
+    )
+    log = f"Traceback (most recent call last):\n{died}The actor is dead because its node has died. Node Id: 677d\n"
+    alone = last_words.match_exception(last_words.from_log(log))
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    behind = (
+        f"{log}{link}Traceback (most recent call last):\nray.train.base_trainer.TrainingFailedError: failed\n"
+    )
+    for found in (alone, last_words.behind(last_words.from_log(behind))):
+        assert found is not None
+        assert (found.pattern.name, found.pattern.cascade) == ("ray_node_lost", True)

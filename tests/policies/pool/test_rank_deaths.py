@@ -85,6 +85,7 @@ def test_deaths_at_one_step_are_one() -> None:
         ({"error_type": "RuntimeError", "user_frame": "train.py:9 in step"}, True),
         ({"error_type": "RuntimeError", "user_frame": "train.py:9 in step", "cause": "gpu"}, False),
         ({"error_type": "RuntimeError", "cause": "setup"}, True),
+        ({"error_type": "RuntimeError", "cause": "code"}, True),
         ({"exit_code": 1}, False),
     ],
 )
