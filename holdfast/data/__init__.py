@@ -15,6 +15,7 @@ from holdfast.data.places import Place
 from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
 
 if TYPE_CHECKING:
+    from holdfast.data.epoch_loader import EpochLoader
     from holdfast.data.lease_server import LeaseServer
     from holdfast.data.lease_state import lease_part
     from holdfast.data.loader import ElasticLoader
@@ -24,6 +25,7 @@ __all__ = [
     "Dataset",
     "ElasticLoader",
     "ElasticSampler",
+    "EpochLoader",
     "File",
     "LeaseBook",
     "LeaseServer",
@@ -47,6 +49,7 @@ __all__ = [
 _LATER = {
     "ElasticLoader": "holdfast.data.loader",
     "ElasticSampler": "holdfast.data.sampler",
+    "EpochLoader": "holdfast.data.epoch_loader",
     "LeaseServer": "holdfast.data.lease_server",
     "lease_part": "holdfast.data.lease_state",
 }

@@ -16,16 +16,13 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-
-from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast.errors import ScriptRefusedError
 from holdfast.session import Session, rng
 from holdfast.session.phase import Phase
+from holdfast.session.rest_of_data import beginning_after, by_index
 from holdfast.storage.checkpoints.load.safe_load import load_object
 
 if TYPE_CHECKING:
@@ -235,8 +232,8 @@ def _pass_over(trainer: Trainer, batches: int) -> None:
             for one in (sampler, getattr(sampler, "sampler", None)):
                 if callable(getattr(one, "set_epoch", None)):
                     one.set_epoch(trainer.current_epoch)  # type: ignore[union-attr]
-    if len(loaders) == 1 and _by_index(loaders[0]):
-        with _beginning_after(loaders[0], batches) as rest:
+    if len(loaders) == 1 and by_index(loaders[0]):
+        with beginning_after(loaders[0], batches) as rest:
             iter(fetcher)
         rest.begin()
         return
@@ -249,50 +246,3 @@ def _pass_over(trainer: Trainer, batches: int) -> None:
     for _ in range(batches):
         next(fetcher)
     fetcher.fetched = 0  # the loop adds them itself
-
-
-def _by_index(loader: object) -> bool:
-    """Return whether batches can be skipped without being read."""
-    return (
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and not loader.persistent_workers
-    )
-
-
-@contextmanager
-def _beginning_after(loader: DataLoader[Any], batches: int) -> Iterator[_Rest]:
-    """Have an iterator that is made meanwhile leave out the first batches."""
-    name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
-    whole = getattr(loader, name)
-    rest = _Rest(whole, batches)
-    # A loader refuses to have it set.
-    loader.__dict__[name] = rest
-    try:
-        yield rest
-    finally:
-        loader.__dict__[name] = whole
-
-
-class _Rest:
-    """A sampler without its first items, and the one iterator over it."""
-
-    def __init__(self, whole: Any, without: int) -> None:
-        self._whole, self._without = whole, without
-
-    def __iter__(self) -> Iterator[Any]:
-        self._items = iter(self._whole)
-        return self
-
-    def __next__(self) -> Any:
-        self.begin()
-        return next(self._items)
-
-    def begin(self) -> None:
-        """Draw the order of all items: after the loader's own draw, as ever, and before other random state is set."""
-        while self._without:
-            next(self._items, None)
-            self._without -= 1
-
-    def __len__(self) -> int:
-        return len(self._whole)
