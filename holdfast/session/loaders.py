@@ -9,7 +9,31 @@ from typing import Any
 
 import torch
 
+from holdfast.errors import ScriptRefusedError
+
 _MODULE = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def refuse_forgetful(name: str, value: Any) -> None:
+    """Refuse a loader that keeps how many samples its sampler gave, but not which ones.
+
+    Raises:
+        ScriptRefusedError: its sampler draws an order at random, and has no state; ``shuffle=True`` takes torchdata's.
+    """
+    module: Any = sys.modules.get(_MODULE)
+    if module is None or not isinstance(value, module.StatefulDataLoader):
+        return
+    data = torch.utils.data
+    kinds = {data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler}
+    samplers = [value.sampler, getattr(value.batch_sampler, "sampler", None)]
+    found = next((each for each in samplers if type(each) in kinds), None)
+    if found is not None and not hasattr(found, "state_dict"):
+        raise ScriptRefusedError(
+            f"state[{name!r}] is a StatefulDataLoader over a {type(found).__name__} of torch, which draws its order "
+            "again after a restore: samples would come twice, and others never. Give `shuffle=True` in place of a "
+            "sampler, torchdata.stateful_dataloader.sampler.RandomSampler, or a DataLoader in an EpochLoader of "
+            "holdfast.data"
+        )
 
 
 @contextmanager

@@ -44,6 +44,7 @@ class OtherPart:
                 f"state[{name!r}] is a {type(part.value).__name__} of DeepSpeed, which cannot be restored from its own "
                 "state. Give holdfast.integrations.deepspeed.training_state(engine) in place of the whole state."
             )
+        loaders.refuse_forgetful(name, part.value)
         self.name, self.value, self._part = name, part.value, part
         self._names: set[str] | None = None
         self._quiet = self._makes_later = self._merges = False

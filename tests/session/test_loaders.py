@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from holdfast.errors import ScriptRefusedError
 from tests.session.conftest import MakeAgent
 from tests.session.small import Counter, session_of
 
@@ -89,3 +90,19 @@ def test_the_order_of_the_samplers_epoch_goes_on(
     second = Training(workers, wrapped)
     second.run(session_of(agent, (cut, agent.shard(0, cut))), STEPS)
     assert [*first.seen, *second.seen] == whole.seen
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_order_that_would_be_drawn_again_is_refused(make_agent: MakeAgent, workers: int) -> None:
+    """Torch's own random samplers have no state: after a restore samples came twice, and others never."""
+    data = torch.arange(8)
+    sampler = torch.utils.data.RandomSampler(data, replacement=True, num_samples=100)  # type: ignore[arg-type]
+    loader: Any = StatefulDataLoader(data, batch_size=2, sampler=sampler, num_workers=workers)  # type: ignore[arg-type]
+    with pytest.raises(ScriptRefusedError, match=r"state\['loader'\].*RandomSampler.*an EpochLoader"):
+        session_of(make_agent()).restore({"loader": loader})
+
+
+def test_an_order_that_torchdata_keeps_is_not_refused(make_agent: MakeAgent) -> None:
+    """``shuffle=True`` takes torchdata's sampler."""
+    loader: Any = StatefulDataLoader(torch.arange(8), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    assert session_of(make_agent()).restore({"loader": loader}) == 0
