@@ -1,8 +1,8 @@
 """Ranks that die again and again on one machine, and nowhere else: a fault of the machine.
 
 It is none where the job explains it: its own code raised; the same failure, or the same rank, died on another machine
-too; only rank 0 dies, which has duties of its own; or they die at one step of the training, whose data is the same each
-time.
+too; only rank 0 of it dies, which has duties of its own; or they die at one step of the training, whose data is the
+same each time.
 
 Errors of the GPU (CUDA, HIP) accuse the hardware more than a signal does: they count for longer, so that a GPU that
 fails once an hour is not retried for ever.
@@ -104,7 +104,16 @@ def _on_it_alone(machine: str, deaths: Sequence[Death], since: float) -> list[De
         and (each.job, each.what) not in failures
         and (each.job, each.rank) not in habits
     ]
-    return [] if all(each.rank == 0 for each in mine) else mine
+    counted = [each for each in mine if each.job not in _of_rank_0_alone(mine)]
+    return [] if all(each.rank == 0 for each in counted) else counted
+
+
+def _of_rank_0_alone(deaths: Sequence[Death]) -> set[str]:
+    """Return the jobs of which rank 0 died again and again, and no other rank: the job's, whichever job comes next."""
+    ranks: dict[str, list[int]] = {}
+    for each in deaths:
+        ranks.setdefault(each.job, []).append(each.rank)
+    return {job for job, died in ranks.items() if len(died) > 1 and not any(died)}
 
 
 def _at_steps_of_their_own(deaths: Sequence[Death]) -> list[Death]:

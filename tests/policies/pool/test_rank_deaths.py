@@ -160,3 +160,14 @@ def test_errors_of_the_gpu_that_the_job_explains_accuse_no_machine() -> None:
     assert not rank_deaths.why_of_gpu("m0", by_gpu(*[("m0", 0)] * 4), NOW, GPU_ERRORS)
     other = by_gpu(("m2", 5), of_gpu=False)
     assert rank_deaths.why_of_gpu("m1", [*hourly, *other], NOW, GPU_ERRORS)
+
+
+def test_what_one_job_does_to_its_rank_0_accuses_no_machine_to_the_next_job() -> None:
+    """A job of one rank died three times; the machine went at the first death of another job's rank."""
+    alone = [each.model_copy(update={"job": "alone"}) for each in deaths(*[("m1", 0)] * 4)][:3]
+    assert not rank_deaths.why("m1", [*alone, *deaths(("m1", 1))], NOW, FLAPS)
+    once = [
+        each.model_copy(update={"job": f"job {each.step}"})
+        for each in deaths(("m1", 0), ("m1", 0), ("m1", 1))
+    ]
+    assert rank_deaths.why("m1", once, NOW, FLAPS), "rank 0 of several jobs, once each, and another rank"
