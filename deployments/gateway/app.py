@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -20,6 +21,7 @@ from holdfast.deployments.gateway.api.auth import AuthMiddleware, body_of
 from holdfast.deployments.gateway.detectors.probe import HttpProber, Prober
 from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.fleet.acts import JobActs
+from holdfast.deployments.gateway.fleet.launch import start
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
@@ -69,6 +71,7 @@ def create_app(
         metrics=metrics or Metrics(),
         stacks=stacks,
     )
+    gateway.reconciler.giving_up.start = functools.partial(start, gateway)
 
     leadership = (
         Leadership(ledger, gateway, leader, settings.own_gateway, clock.monotonic) if leader else None

@@ -120,9 +120,9 @@ class FakeRuns:
         self.set(run_id, RunPhase.RUNNING, alive=True)
         return run_id
 
-    def set(self, key: str, phase: RunPhase, *, alive: bool | None = None) -> None:
+    def set(self, key: str, phase: RunPhase, *, alive: bool | None = None, message: str = "") -> None:
         self.runs[key] = PlaybookRun(
-            id=key, phase=phase, state=phase.value, since=self._clock.now(), alive=alive
+            id=key, phase=phase, state=phase.value, since=self._clock.now(), alive=alive, message=message
         )
 
 

@@ -51,7 +51,32 @@ def may(alert: Alert, acting: Incident, actions: Sequence[Action], policy: Class
 def leaves_alone(acting: Incident, actions: Sequence[Action]) -> bool:
     """Return whether the job of an open incident has trained on so far."""
     beside = acting.incident_class in TRAINS_ON or acting.incident_class in BESIDE_TRAINING
-    return beside and not any(action.kind in _STOPS for action in actions)
+    return beside and not _stopped(actions)
+
+
+def left_running(acting: Incident, actions: Sequence[Action]) -> bool:
+    """Return whether the job of an incident trains: its playbook stopped nothing, and no alert shows that it stands."""
+    looks = acting.incident_class in TRAINS_ON or of_a_package(acting)
+    return looks and not _stopped(actions) and not ended(acting.alerts, acting.epoch)
+
+
+def may_start_again(acting: Incident, actions: Sequence[Action]) -> bool:
+    """Return whether a job that a playbook stopped may be started as it is, when all runs of the incident failed.
+
+    Where the playbook is another package's: at once where the job trained until then, else after a wait. It is the
+    playbook that is broken, and nothing else starts the job again.
+    """
+    waited = any(action.kind == "again" for action in actions)
+    return of_a_package(acting) and (waited or not ended(acting.alerts, acting.epoch))
+
+
+def of_a_package(acting: Incident) -> bool:
+    """Return whether the playbook of the incident's class is another package's."""
+    return acting.incident_class not in tuple(IncidentClass)
+
+
+def _stopped(actions: Sequence[Action]) -> bool:
+    return any(action.kind in _STOPS for action in actions)
 
 
 def _stops(asked: Alert) -> bool:

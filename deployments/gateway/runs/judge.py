@@ -28,7 +28,8 @@ def why_again(
     if run is None:
         return "its run is not there"
     if run.phase in (RunPhase.FAILED, RunPhase.ENDED):
-        return f"its run ended ({run.state}) and the incident is open"
+        said = f": {run.message}" if run.phase is RunPhase.FAILED and run.message else ""
+        return f"its run ended ({run.state}{said}) and the incident is open"
     if run.phase is RunPhase.WAITING and now - run.since > patience_s(incident, actions, policy):
         return f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
     if run.phase is not RunPhase.RUNNING:

@@ -42,6 +42,9 @@ POKE_TIMEOUT_S = 1.0
 LIST_EVERY_S = 10.0
 """Seconds between two reads of the deployments that Prefect has, while it has all."""
 MOST_SUSPENDED = 200
+MOST_MESSAGE = 300
+_RAISED = "Flow run encountered an exception: "
+"""How Prefect begins the message of a run whose flow raised."""
 """Most suspended runs that are looked at in one round."""
 
 _PHASES = {
@@ -262,6 +265,7 @@ def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
         state=state.name or state.type.value,
         since=since,
         alive=alive,
+        message=" ".join((state.message or "").removeprefix(_RAISED).split())[:MOST_MESSAGE],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Hashable, Sequence
 
 from holdfast.deployments.gateway.api.approvals import Approvals
@@ -11,16 +10,16 @@ from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
+from holdfast.deployments.gateway.runs.giving_up import GivingUp
 from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import HoldfastError, RefusedError, StaleError, UnavailableError
+from holdfast.errors import StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.job import WAS_STOPPED, JobState
-from holdfast.models.lease import GIVING_UP, JOB_LEASE_S
-from holdfast.policies.escalate import overtake, waits
+from holdfast.models.lease import JOB_LEASE_S
 
 AWAY_FACTOR = 2
 """Factor on ``offline_after_s``: a run that shows no sign for so long is started again without Prefect."""
@@ -39,7 +38,7 @@ class Reconciler:
         waiting: Waiting,
     ) -> None:
         self._site = site
-        self._acts = acts
+        self.giving_up = GivingUp(site, acts, waiting)
         self._waiting = waiting
         self._leases: dict[str, tuple[tuple[str, float] | None, float]] = {}
         """Of jobs whose run is on another host: the last sign of life, and when it came by our own clock."""
@@ -164,7 +163,7 @@ class Reconciler:
         actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
         spent = attempts_spent(incident, actions)
         if spent >= limit:
-            await self._give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
+            await self.giving_up.give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
             return
         try:
             newer = await asyncio.to_thread(ledger.next_attempt, incident.id, incident.attempt)
@@ -174,52 +173,6 @@ class Reconciler:
         self._site.metrics.attempts.labels(_reason(why)).inc()
         log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why)
         self._dispatcher.start(newer)
-
-    async def _give_up(self, incident: Incident, why: str) -> None:
-        """Give up as a playbook does at a limit: the ranks are stopped, the job has failed, a human must look.
-
-        A job that the incident leaves running runs on.
-        """
-        log.error("%s: %s", incident.id, why)
-        job = await asyncio.to_thread(self._site.ledger.job, incident.job)
-        if waits.beside(incident.incident_class, job.state):
-            await asyncio.to_thread(
-                self._site.ledger.set_incident,
-                incident.id,
-                state=IncidentState.NEEDS_HUMAN,
-                summary=f"{why}: a human must look; the job runs on",
-            )
-            return
-        ledger, holder = self._site.ledger, f"gateway:{uuid.uuid4().hex[:8]}"
-        try:
-            # A run that was only slow may go on at any time: from now on nothing of what it does is taken.
-            later = incident.attempt + 1
-            await asyncio.to_thread(ledger.take_job, incident.id, later, GIVING_UP, holder, JOB_LEASE_S)
-        except (RefusedError, StaleError) as error:
-            log.info("%s: not given up: %s", incident.id, error)
-            return
-        try:
-            if await self._trains_on(incident.id):
-                await self._waiting.leave_running(incident, why)
-                return
-            try:
-                await self._acts.halt(incident.job)
-            except HoldfastError as error:
-                log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
-            await self._waiting.put(incident, why)
-        finally:
-            await asyncio.to_thread(ledger.release_job, incident.job, holder)
-
-    async def _trains_on(self, incident_id: str) -> bool:
-        """Return whether the incident's job trains: its playbook stopped nothing, and no alert shows that it stands.
-
-        That its runs fail (a worker is killed, a database is away for it) is no reason to stop it then.
-        """
-        ledger = self._site.ledger
-        incident = await asyncio.to_thread(ledger.incident, incident_id)
-        actions = await asyncio.to_thread(ledger.actions, incident_id, evidence=False)
-        alone = incident.incident_class in overtake.TRAINS_ON and overtake.leaves_alone(incident, actions)
-        return alone and not overtake.ended(incident.alerts, incident.epoch)
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents
