@@ -1,27 +1,14 @@
-"""Decode a pickle of plain data, and of few known classes, from any source in bounded time and memory.
-
-Python's own unpickler, restricted to import nothing, still does what a few hundred bytes ask: a memo of gigabytes for
-one number in it, an array as long as its header claims, a dictionary key whose hash takes hours because each of its
-tuples holds the next one twice. So the operations are read one by one (``pickletools``, which only parses) and done
-here: each makes as much as the bytes that it was read from, and their number is bounded.
-"""
+"""The stack machine of pickle, which counts what it is asked to make."""
 
 from __future__ import annotations
 
 import decimal
-import io
-import pickletools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import CheckpointError
+from holdfast.bounded_pickle.kinds import Kinds, Limits, MaliciousPickleError, PickledKind
 
-MAX_BYTES = 64 << 20
-MAX_OPERATIONS = 2_000_000
-MAX_INTEGER_BITS = 128
-MAX_DEPTH = 64
 MAX_EQUAL_HASHES = 64
 """Keys of one dictionary with one hash: more would be made to take time with the square of their number."""
 MAX_KEY_COST = 1 << 20
@@ -30,129 +17,14 @@ KEY_COST_PER_BYTE = 8
 _MOST_COST = 1 << 64
 _OF_ANY_LENGTH = frozenset((int, decimal.Decimal))
 """Types whose hash is computed from all of their digits each time."""
-_SAID = 60
-"""Characters of a text from the pickle in a message."""
-_MARK = object()
+MARK = object()
 _SCALARS = (str, bytes, int, float, bool, type(None))
 _LEAVES = frozenset(_SCALARS)
 _BY_SECRET = frozenset((str, bytes))
 """Types whose hash depends on a secret of the process: their keys cannot be chosen to collide."""
 
 
-class MaliciousPickleError(CheckpointError):
-    """A file that claims to be plain data asks for more than that."""
-
-
-@dataclass(frozen=True)
-class PickledKind:
-    """A class, or a function, that a pickle may name, and the ways in which it may use it.
-
-    Each raises ValueError or TypeError for what it does not take, and makes no more than it is given.
-    """
-
-    name: str
-    call: Callable[..., Any] | None = None
-    """Called with plain arguments (REDUCE)."""
-    blank: Callable[[], Any] | None = None
-    """Makes an instance without attributes (NEWOBJ)."""
-    blank_of: bool = False
-    """The instance may be made of arguments."""
-    build: Callable[[Any, Any], None] | None = None
-    """Gives the instance its state (BUILD)."""
-    is_key: bool = False
-    """Its instances may be keys of dictionaries: their hash is of bounded cost once they have their state."""
-    of_keys: bool = False
-    """Its one argument is a list whose elements it hashes, as a set does."""
-    may_refer_back: bool = False
-    """An instance may be part of its own state."""
-
-    def __hash__(self) -> int:
-        """Return that of its name."""
-        return hash(self.name)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much a pickle may ask for."""
-
-    depth: int = MAX_DEPTH
-    """Levels of containers in containers."""
-    integer_bits: int | None = MAX_INTEGER_BITS
-    """Length of an integer; None: the file's size is enough, since it is as long as its bytes."""
-    any_key: bool = False
-    """Keys may be anything that has a hash, such as tuples, if all hashes take time in proportion to the file."""
-
-
-Kinds = Callable[[str, str], Any]
-"""Returns the :class:`PickledKind` or the plain value of a module's name; raises :class:`MaliciousPickleError`."""
-
-
-def load(
-    content: bytes,
-    *,
-    kinds: Kinds | None = None,
-    max_bytes: int = MAX_BYTES,
-    max_operations: int | None = MAX_OPERATIONS,
-) -> Any:
-    """Return the value in ``content``: numbers, text, bytes, lists, tuples, dictionaries with plain keys.
-
-    An object that occurs twice is one object, as in every pickle: code that walks through the value, or prints it,
-    visits that object as often as it is named. At most :data:`MAX_DEPTH` levels are nested.
-
-    Args:
-        content: the pickle.
-        kinds: classes that it may name beside; None: none.
-        max_bytes: limit of its size.
-        max_operations: limit of its operations; None: that of its size is enough.
-
-    Raises:
-        MaliciousPickleError: it holds anything else, is broken, or asks for more than it may.
-    """
-    if len(content) > max_bytes:
-        raise MaliciousPickleError(f"{len(content)} bytes (limit {max_bytes}): refused")
-    return load_next(io.BytesIO(content), len(content), kinds=kinds, max_operations=max_operations)
-
-
-def load_next(
-    stream: io.BytesIO,
-    size: int,
-    *,
-    kinds: Kinds | None = None,
-    persistent: Callable[[Any], Any] | None = None,
-    limits: Limits = Limits(),
-    max_operations: int | None = None,
-) -> Any:
-    """Return the value of the next pickle in ``stream``, which is then behind it.
-
-    Args:
-        stream: the pickle, and anything behind it.
-        size: bytes of the file, which explain what the pickle may ask for.
-        kinds: classes that it may name beside; None: none.
-        persistent: returns what an identifier of an object outside the pickle stands for; None: there is none.
-        limits: of what it may hold.
-        max_operations: limit of its operations; None: that of its size is enough.
-
-    Raises:
-        MaliciousPickleError: it holds anything else, is broken, or asks for more than it may.
-    """
-    reader = _Reader(kinds, size, limits, persistent)
-    known = _DO if kinds is None else _DO_WITH_KINDS
-    try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
-            if number == max_operations:
-                raise MaliciousPickleError(f"more than {max_operations} operations: refused")
-            do = known.get(operation.name)
-            if do is None:
-                named = reader.stack[-2:] if argument is None else [argument]
-                wanted = "".join(f" {each:.{_SAID}}" for each in named if isinstance(each, str))
-                raise MaliciousPickleError(f"it asks for {operation.name}{wanted}: refused")
-            do(reader, argument)
-        return reader.result()
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise MaliciousPickleError(f"broken: {type(error).__name__} {error!s:.{2 * _SAID}}") from None
-
-
-class _Reader:
+class Reader:
     """The stack machine of pickle, with what plain data needs of it."""
 
     def __init__(
@@ -180,7 +52,7 @@ class _Reader:
     def result(self) -> Any:
         """Return the one value that is left at the end."""
         [value] = self.stack
-        if value is _MARK:
+        if value is MARK:
             raise ValueError("nothing but a mark")
         return value
 
@@ -211,7 +83,7 @@ class _Reader:
     def taken(self) -> list[Any]:
         """Take off all values since the newest mark, and the mark."""
         at = len(self.stack) - 1
-        while self.stack[at] is not _MARK:
+        while self.stack[at] is not MARK:
             at -= 1
             if at < 0:
                 raise ValueError("there is no mark")
@@ -222,7 +94,7 @@ class _Reader:
     def last(self, count: int) -> list[Any]:
         """Take off the newest ``count`` values."""
         values = self.stack[-count:]
-        if len(values) < count or any(value is _MARK for value in values):
+        if len(values) < count or any(value is MARK for value in values):
             raise ValueError(f"{count} values are missing")
         del self.stack[-count:]
         return values
@@ -370,74 +242,3 @@ class _Reader:
 
 def _said(kind: Any) -> str:
     return kind.name if isinstance(kind, PickledKind) else type(kind).__name__
-
-
-def _constant(value: Any) -> Callable[[_Reader, Any], None]:
-    return lambda reader, _: reader.stack.append(value)
-
-
-def _tuple(count: int) -> Callable[[_Reader, Any], None]:
-    def do(reader: _Reader, _: Any) -> None:
-        parts = reader.last(count) if count else []
-        reader.make(tuple(parts), parts)
-
-    return do
-
-
-def _made_of_mark(kind: Callable[[list[Any]], Any]) -> Callable[[_Reader, Any], None]:
-    def do(reader: _Reader, _: Any) -> None:
-        parts = reader.taken()
-        reader.make(kind(parts), parts)
-
-    return do
-
-
-def _dictionary(reader: _Reader, _: Any) -> None:
-    values = reader.taken()
-    reader.make({}, [])
-    reader.update(values)
-
-
-_NOTHING: Callable[[_Reader, Any], None] = lambda reader, _: None  # noqa: E731
-_DO: dict[str, Callable[[_Reader, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME", "STOP"), _NOTHING),
-    **dict.fromkeys(
-        (
-            *("BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT"),
-            *("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-            *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
-        ),
-        _Reader.push,
-    ),
-    **dict.fromkeys(("INT", "LONG", "LONG1", "LONG4"), _Reader.push_integer),
-    "NONE": _constant(None),
-    "NEWTRUE": _constant(True),
-    "NEWFALSE": _constant(False),
-    "MARK": _constant(_MARK),
-    "POP": lambda reader, _: reader.stack.pop(),
-    "EMPTY_TUPLE": _tuple(0),
-    "TUPLE1": _tuple(1),
-    "TUPLE2": _tuple(2),
-    "TUPLE3": _tuple(3),
-    "TUPLE": _made_of_mark(tuple),
-    "EMPTY_LIST": lambda reader, _: reader.make([], []),
-    "LIST": _made_of_mark(list),
-    "EMPTY_DICT": lambda reader, _: reader.make({}, []),
-    "DICT": _dictionary,
-    "APPEND": lambda reader, _: reader.extend(reader.last(1)),
-    "APPENDS": lambda reader, _: reader.extend(reader.taken()),
-    "SETITEM": lambda reader, _: reader.update(reader.last(2)),
-    "SETITEMS": lambda reader, _: reader.update(reader.taken()),
-    "MEMOIZE": lambda reader, _: reader.put(len(reader.memo)),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _Reader.put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Reader.get),
-}
-_DO_WITH_KINDS: dict[str, Callable[[_Reader, Any], None]] = {
-    **_DO,
-    "GLOBAL": lambda reader, argument: reader.named(*argument.split(" ", 1)),
-    "STACK_GLOBAL": lambda reader, _: reader.named(*reader.last(2)),
-    "REDUCE": lambda reader, _: reader.call(),
-    "NEWOBJ": lambda reader, _: reader.new(),
-    "BUILD": lambda reader, _: reader.build(),
-    "BINPERSID": lambda reader, _: reader.persist(),
-}
