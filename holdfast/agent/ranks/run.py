@@ -15,8 +15,14 @@ from pathlib import Path
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files, meeting
-from holdfast.agent.ranks import extension_locks, gloo_interface, rank_environment, survivors, torch_files
-from holdfast.agent.ranks.exits import LOG_READ_BYTES
+from holdfast.agent.ranks import (
+    extension_locks,
+    gloo_interface,
+    rank_environment,
+    rank_report,
+    survivors,
+    torch_files,
+)
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched, stop
@@ -28,7 +34,6 @@ from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.models.base import SWITCH_S
 from holdfast.models.roles import TRAINER
-from holdfast.policies.classify import last_words
 from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.roles import ENV_INDEX
 
@@ -327,65 +332,18 @@ class Run:
         """Return how the ranks of a replay ended; None while some still run."""
         if self.running:
             return None
-        return [self._result(process) for process in self.processes.values()]
+        assert self.board is not None
+        rows, processes = self.board.rows, self.processes.values()
+        return [rank_report.result(process, rows[process.rank], self.machine) for process in processes]
 
     def log_tail(self, rank: int) -> str:
         """Return the end of a rank's log, enough for what stands before the stacks of its threads."""
-        try:
-            with self.log(rank).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_READ_BYTES))
-                return file.read(LOG_READ_BYTES).decode(errors="replace")
-        except OSError:
-            return ""
+        return rank_report.log_tail(self.log(rank))
 
     def _state(self, process: Watched) -> RankState:
         assert self.board is not None
-        cpu_s, letter = process.usage()
-        row = self.board.rows[process.rank]
-        exited = process.gone.done()
-        # One that ends well because it was ordered to (SIGTERM) has not done its work: the job is not done.
-        status = None if process.ordered and process.exit_code == 0 else process.exit_code
-        state = row.state(process.pid, status, cpu_s, letter, exited)
-        if exited:
-            return state
-        if why := self.why_new.get(process.rank, ""):
-            state = state.model_copy(update={"why_new": why})
-        state = state.model_copy(update={"log_at": self._log_at(process.rank)})
-        if row.steps_done:
-            return state
-        children_cpu_s, io_bytes = process.work()
-        return state.model_copy(update={"children_cpu_s": children_cpu_s, "io_bytes": io_bytes})
-
-    def _log_at(self, rank: int) -> float | None:
-        with contextlib.suppress(OSError):
-            return self.log(rank).stat().st_mtime
-        return None
-
-    def _result(self, process: Watched) -> RankResult:
-        assert self.board is not None
-        row = self.board.rows[process.rank]
-        ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
-        told = row.replayed or {}
-        raised = {} if row.not_finite or row.replayed is not None else row.failed or {}
-        known = last_words.match_exception(raised) if raised else None
-        if row.replayed is not None:
-            ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
-        elif row.failed is not None:
-            detail = f"{row.failed.get('error_type')}: {row.failed.get('message')}"
-        if row.not_finite:
-            ok, detail = False, row.not_finite
-        return RankResult(
-            rank=process.rank,
-            machine=self.machine,
-            ok=ok,
-            detail=detail,
-            digests=told.get("digests") or (),
-            kind=str(told.get("hardware") or ""),
-            began=bool(row.steps_done or row.not_finite or row.replayed is not None),
-            unloadable=row.damaged,
-            error_type=str(raised.get("error_type") or ""),
-            cause=known.pattern.cause if known else "",
-        )
+        rank = process.rank
+        return rank_report.state(process, self.board.rows[rank], self.log(rank), self.why_new.get(rank, ""))
 
     def _control_path(self, rank: int) -> str:
         return f"{self._controls}{rank}"
