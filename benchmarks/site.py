@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.steps import Steps, wait
 from holdfast.agent.client import AgentClient
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.client.gateway import Gateway
 from holdfast.deployments.local import control
 from holdfast.models.alert import Incident, IncidentState
@@ -91,7 +91,7 @@ class Site:
             checkpoint=CheckpointPolicy(s3_every_steps=100),
             mode=mode,
         )
-        self.gateway.submit(spec, sources.store(self.settings, spec.name, self.code))
+        self.gateway.submit(spec, job_code.store(self.settings, spec.name, self.code))
         running = RunningJob(self, spec, Steps(folder / "steps.jsonl"))
         try:
             running.steps.wait_for_calm(spec.world_size, START_S, running.why_dead)

@@ -14,7 +14,6 @@ from holdfast.clock import Clock
 from holdfast.deployments.gateway.api.approvals import Approvals
 from holdfast.deployments.gateway.detectors.clocks import Clocks
 from holdfast.deployments.gateway.detectors.drains import DrainedMachines
-from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
 from holdfast.deployments.gateway.detectors.probe import Prober
@@ -24,9 +23,10 @@ from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
+from holdfast.deployments.gateway.detectors.unreported_exits import UnheardExits
 from holdfast.deployments.gateway.fleet import role_times
 from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
-from holdfast.deployments.gateway.fleet.held import Held
+from holdfast.deployments.gateway.fleet.forgotten_holds import Held
 from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.own_machines import OwnMachines
 from holdfast.deployments.gateway.fleet.progress import Progress

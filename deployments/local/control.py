@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from holdfast import drivers, durable, envfile, private, proxies, redact, secret, tls
-from holdfast.deployments.local import bringup, pidfile, ports
+from holdfast.deployments.local import bringup, pidfile, service_ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
@@ -65,7 +65,7 @@ def up(
     if not is_up(settings.home):
         # Before the folder is made.
         _require_sound(settings)
-        ports.check(settings)
+        service_ports.check(settings)
     with _ended_in_order(), _alone(settings.home, progress):
         if is_up(settings.home):
             return _more_machines(settings.home, machines, progress, port)

@@ -19,9 +19,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from holdfast import process_name
 from holdfast.deployments.worker import states
-from holdfast.deployments.worker.orders import DeploymentCache
 from holdfast.deployments.worker.run_process import CANCEL
 from holdfast.deployments.worker.warm import WarmPool, WarmProcess
+from holdfast.deployments.worker.warm_orders import DeploymentCache
 from holdfast.errors import RefusedError
 
 POLL_S = 2.0

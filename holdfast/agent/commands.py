@@ -19,9 +19,9 @@ from holdfast.agent.inspection import Inspector
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.rank_logs import RankLogs
+from holdfast.agent.ranks.reactions import Watch
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
-from holdfast.agent.ranks.watch import Watch
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.errors import RefusedError, StaleError
 from holdfast.models import agent as messages

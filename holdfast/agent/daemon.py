@@ -39,16 +39,16 @@ from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
 from holdfast.agent.ranks.forkserver import ForkServer, GivenForkServer
 from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.ranks.rank_logs import RankLogs
+from holdfast.agent.ranks.reactions import RunEvents, Watch
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.agent.ranks.staging import Staging
-from holdfast.agent.ranks.watch import RunEvents, Watch
 from holdfast.agent.roles.files import RoleFiles
 from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
-from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.agent.uplink.lease_watch import LeaseWatch
 from holdfast.agent.uplink.parts import HeartbeatParts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnavailableError

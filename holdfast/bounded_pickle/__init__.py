@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.bounded_pickle import operations
-from holdfast.bounded_pickle.kinds import PLAIN_DATA, Kinds, Limits, MaliciousPickleError, PickledKind
-from holdfast.bounded_pickle.reader import Reader
+from holdfast.bounded_pickle.counting_reader import Reader
+from holdfast.bounded_pickle.limits import PLAIN_DATA, Kinds, Limits, MaliciousPickleError, PickledKind
 
 __all__ = ["Limits", "MaliciousPickleError", "PickledKind", "load", "load_next"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.bounded_pickle.reader import MARK, Reader
+from holdfast.bounded_pickle.counting_reader import MARK, Reader
 
 
 def _constant(value: Any) -> Callable[[Reader, Any], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, REPLICAS, SERVICES, Strike
+from holdfast.chaos.fault_plan import COSTLY, DATABASE, MACHINES, RANKS, REPLICAS, SERVICES, Strike
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import RefusedError
 from holdfast.models.job import ENDED, Job, JobState, Mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.chaos.plan import Strike
+from holdfast.chaos.fault_plan import Strike
 from holdfast.chaos.strike import Hit
 from holdfast.demo.report import evicted
 from holdfast.demo.weights import WeightsComparison

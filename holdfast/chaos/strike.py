@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Protocol
 
-from holdfast.chaos.plan import DATABASE, MACHINES, RANKS, REPLICAS, SERVICES
+from holdfast.chaos.fault_plan import DATABASE, MACHINES, RANKS, REPLICAS, SERVICES
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.inject import registry, service
 from holdfast.inject.target import Target

@@ -14,7 +14,7 @@ from holdfast.cli.output import AsJson, print_json, print_table, progress, say, 
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.chaos.plan import Strike
+    from holdfast.chaos.fault_plan import Strike
     from holdfast.chaos.report import ChaosReport
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -56,14 +56,14 @@ def chaos(  # noqa: PLR0917  (options)
     A game day: refused where the site does not allow it (HOLDFAST_CHAOS_ALLOWED).
     """
     settings = context.settings()
-    from holdfast.chaos import allowed, plan  # noqa: PLC0415  (the control plane's extras)
-    from holdfast.chaos.compare import Reference  # noqa: PLC0415
-    from holdfast.chaos.run import ChaosRun, WantedRun  # noqa: PLC0415
+    from holdfast.chaos import allowed, fault_plan  # noqa: PLC0415  (the control plane's extras)
+    from holdfast.chaos.chaos_run import ChaosRun, WantedRun  # noqa: PLC0415
+    from holdfast.chaos.clean_run import Reference  # noqa: PLC0415
     from holdfast.inject import permission  # noqa: PLC0415
     from holdfast.models.machine import MachineState  # noqa: PLC0415
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
-    groups = plan.parse(faults)
+    groups = fault_plan.parse(faults)
     times = {
         name: duration(f"--{name}", text)
         for name, text in {"every": every, "for": for_, "hold": hold, "settle": settle}.items()
@@ -76,7 +76,7 @@ def chaos(  # noqa: PLR0917  (options)
     standbys = sum(machine.state is MachineState.STANDBY for machine in machines)
     allowed.require_faults(settings, jobs, job, groups, standbys)
     reference = Reference(known, compare) if compare else None
-    made = plan.make(
+    made = fault_plan.make(
         groups,
         every_s=times["every"],
         for_s=times["for"],

@@ -11,7 +11,7 @@ from holdfast import names
 from holdfast.cli import context, roles
 from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.models.job import JobState
 
 
@@ -63,9 +63,9 @@ def update(
     settings = context.settings()
     with context.gateway() as gateway:
         spec = gateway.job(job).spec
-        folder = sources.folder(str(code_dir or spec.code), Path.cwd())
-        sources.check_scripts(folder, spec)
-        version = sources.store(settings, job, folder)
+        folder = job_code.folder(str(code_dir or spec.code), Path.cwd())
+        job_code.check_scripts(folder, spec)
+        version = job_code.store(settings, job, folder)
         outcome = gateway.update(job, version, lazy=lazy, note=note)
     line = f"{job}: code version {version} is stored: {outcome}."
     tell(as_json, line, job=job, code_version=version, outcome=outcome)

@@ -38,8 +38,8 @@ def replay_incident(incident_id: IncidentName, policy: PolicyFile = None, as_jso
 
 def _replayed(settings: Settings, incident_id: str, file: Path | None) -> Comparison:
     from holdfast.hindsight.compare import compare  # noqa: PLC0415  (needs the control plane)
-    from holdfast.hindsight.record import Record  # noqa: PLC0415
-    from holdfast.hindsight.run import replay  # noqa: PLC0415
+    from holdfast.hindsight.incident_record import Record  # noqa: PLC0415
+    from holdfast.hindsight.playbook_run import replay  # noqa: PLC0415
     from holdfast.plugins.policy import site_policy  # noqa: PLC0415
 
     rules: Policy = site_policy(file)

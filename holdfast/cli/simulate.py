@@ -16,8 +16,8 @@ from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.policies.config.policy import Policy
-    from holdfast.simulate.outcome import Mean, SimulatedOutcome
     from holdfast.simulate.scenario import Scenario
+    from holdfast.simulate.summary import Mean, SimulatedOutcome
 
 
 def simulate(  # noqa: PLR0917
@@ -61,19 +61,19 @@ def simulate(  # noqa: PLR0917
     Without options the packaged comparison for 9,600 GPUs is made. With --strategy, --checkpoint, --keep-processes or
     a --no-... option, those are compared instead.
     """
-    from holdfast.simulate import run  # noqa: PLC0415  (simpy and scipy: only who simulates pays for them)
+    from holdfast.simulate import replicate  # noqa: PLC0415  (simpy and scipy: only who simulates pays for them)
     from holdfast.simulate.scenario import Scenario, Variant  # noqa: PLC0415
 
     scenario = _changed(Scenario.load(scenario_file), machines, days, rate)
     wanted = {"inspection": inspection, "rollback": rollback, "aggregation": aggregation, "replay": replay}
     if strategy or checkpoint or keep_processes or not all(wanted.values()):
         base = Variant.model_validate(wanted)
-        chosen = run.variants_of(strategy or ["pool"], checkpoint or ["every-step"], base)
+        chosen = replicate.variants_of(strategy or ["pool"], checkpoint or ["every-step"], base)
         if keep_processes:
-            chosen = run.with_and_without_processes(chosen)
+            chosen = replicate.with_and_without_processes(chosen)
         scenario = scenario.model_copy(update={"variants": chosen})
     if without_roles:
-        scenario = scenario.model_copy(update={"variants": run.with_and_without_roles(scenario)})
+        scenario = scenario.model_copy(update={"variants": replicate.with_and_without_roles(scenario)})
     outcomes = _run(scenario, replications, seed, jobs)
     written = _plot(outcomes, plots) if plots else []
     if as_json:
@@ -121,12 +121,12 @@ def _policy() -> Policy:
 
 
 def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> list[SimulatedOutcome]:
-    from holdfast.simulate import run  # noqa: PLC0415
+    from holdfast.simulate import replicate  # noqa: PLC0415
 
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("", total=replications * len(scenario.variants))
-        return run.run(
+        return replicate.run(
             scenario,
             _policy(),
             replications=replications,

@@ -12,7 +12,7 @@ import typer
 from holdfast.cli import checkpoint_cost, context, jobfile, roles
 from holdfast.cli.arguments import finite
 from holdfast.cli.output import AsJson, progress, tell
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.client.gateway import Gateway
 from holdfast.errors import RecoveryError, RefusedError, SettingsError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
@@ -39,8 +39,8 @@ def submit(
 ) -> None:
     """Store the job's code, start the job on free machines, and wait for its first step."""
     spec = jobfile.read(job_file)
-    code = sources.folder(spec.code, job_file.resolve().parent)
-    sources.check_scripts(code, spec)
+    code = job_code.folder(spec.code, job_file.resolve().parent)
+    job_code.check_scripts(code, spec)
     if wrong := no_start(spec):
         raise SettingsError(f"job file {job_file}: {wrong}")
     settings = context.settings()
@@ -48,7 +48,7 @@ def submit(
         refuse_running(gateway, spec.name)
         if former := former_step(gateway, spec.name):
             progress(as_json)(_starts_over(spec, former))
-        version = sources.store(settings, spec.name, code)
+        version = job_code.store(settings, spec.name, code)
         cost = checkpoint_cost.of(spec)
         if not as_json:
             checkpoint_cost.show(cost)

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from holdfast.client import links
 from holdfast.client.gateway import Gateway
-from holdfast.demo import outcome
-from holdfast.demo.run import DemoRun
+from holdfast.demo import written_report
+from holdfast.demo.demo_run import DemoRun
 from holdfast.deployments.local import control
 from holdfast.errors import RefusedError
 from holdfast.settings import HOME_NAME, Settings
@@ -64,8 +64,8 @@ def play(
             standbys=STANDBYS,
         )
         report = run.play()
-        reports = outcome.write(report, folder / "demo")
-        outcome.summarise(report, console)
+        reports = written_report.write(report, folder / "demo")
+        written_report.summarise(report, console)
         say(f"report      {reports / 'report.html'} (and report.json)")
         say(links.prefect_ui(settings))
     return report.ok

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from holdfast.hindsight import opening
-from holdfast.hindsight.record import Record
-from holdfast.hindsight.run import Replayed
+from holdfast.hindsight import reopening
+from holdfast.hindsight.incident_record import Record
+from holdfast.hindsight.playbook_run import Replayed
 from holdfast.models.alert import Classification, Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
@@ -58,7 +58,7 @@ def compare(record: Record, replayed: Replayed, policy: str) -> Comparison:
 
 
 def _opening(record: Record, replayed: Replayed) -> Row:
-    was, found = opening.recorded(record), replayed.opening.found
+    was, found = reopening.recorded(record), replayed.opening.found
     return Row(
         step="class",
         recorded=_class(was),

@@ -9,7 +9,7 @@ from holdfast import errors
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied
 from holdfast.errors import HoldfastError, LimitError, RecoveryError, StaleError, UnavailableError
-from holdfast.hindsight.record import Record
+from holdfast.hindsight.incident_record import Record
 from holdfast.models.alert import IncidentState, Verdict
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import WAS_STOPPED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.session.keep.run import run
+from holdfast.session.keep.training_function import run
 from holdfast.session.part import Part
 from holdfast.session.session import Session
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from holdfast.agent.wire import NO_HOLD, Control
-from holdfast.session.report import RankReporter
+from holdfast.session.rank_reporter import RankReporter
 from holdfast.storage.checkpoints.save.buffers import Saved
 
 REPLICATION_S = 1.0

@@ -22,7 +22,7 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
 from holdfast.session.part import Part
-from holdfast.session.watch import ModuleWatch
+from holdfast.session.state_watch import ModuleWatch
 from holdfast.storage.checkpoints.format.decoder import decode
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused

@@ -20,7 +20,7 @@ from holdfast.session.in_place import saves_plainly
 from holdfast.session.optimizer_params import full_names
 from holdfast.session.part import Part
 from holdfast.session.placed import is_of_a_part
-from holdfast.session.watch import StateWatch, plain_options
+from holdfast.session.state_watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused
 from holdfast.storage.checkpoints.format.tensor_facts import part_told

@@ -11,11 +11,11 @@ from holdfast.session.agenda import Agenda
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
-from holdfast.session.context import RankContext
 from holdfast.session.counts import Counts
 from holdfast.session.due_calls import DueCalls
 from holdfast.session.own_buffers import OwnBuffers
-from holdfast.session.report import RankReporter
+from holdfast.session.rank_context import RankContext
+from holdfast.session.rank_reporter import RankReporter
 from holdfast.storage.checkpoints.save.writer import Save
 
 _log = logging.getLogger(__name__)

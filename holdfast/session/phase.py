@@ -6,7 +6,7 @@ from time import perf_counter
 from types import TracebackType
 
 from holdfast.session.events import Event, GpuTimes
-from holdfast.session.report import RankReporter
+from holdfast.session.rank_reporter import RankReporter
 
 EXEMPT = frozenset(
     {"eval", "evaluation", "validation", "checkpoint", "compile", "download", "prepare", "tokenize"}

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 from holdfast.errors import CheckpointError, HoldfastError, ScriptRefusedError
 from holdfast.session import rng
 from holdfast.session.agreement import Group
-from holdfast.session.context import RankContext
 from holdfast.session.own_buffers import OwnBuffers
+from holdfast.session.rank_context import RankContext
 from holdfast.session.shared import Replicated, Told, share_equal, told_of
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.describe import HeldItems

@@ -16,12 +16,12 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from holdfast.errors import CheckpointError, StaleError
 from holdfast.session.agreement import Vote
 from holdfast.session.boundary import Boundary
-from holdfast.session.context import RankContext
 from holdfast.session.optimizer_params import first_params
 from holdfast.session.outcomes import Outcomes
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
-from holdfast.session.report import RankReporter
+from holdfast.session.rank_context import RankContext
+from holdfast.session.rank_reporter import RankReporter
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
 from holdfast.storage.checkpoints.save.collector import Contents

@@ -17,14 +17,14 @@ from holdfast.agent.wire import Control, Sender
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
-from holdfast.session.context import RankContext
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
 from holdfast.session.keep import live
 from holdfast.session.kept_groups import keep_the_scripts
 from holdfast.session.phase import Phase, Phases
+from holdfast.session.rank_context import RankContext
+from holdfast.session.rank_reporter import RankReporter, encode
 from holdfast.session.recovery import recover
-from holdfast.session.report import RankReporter, encode
 from holdfast.session.restore import restore
 from holdfast.session.saver import HELD_S, Saver
 from holdfast.session.share import SampleShare, share_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.policies.accounting.lost_time import LostPhase
-from holdfast.simulate.outcome import SimulatedOutcome
+from holdfast.simulate.summary import SimulatedOutcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from holdfast.policies.roles import restart
 from holdfast.policies.roles.decide import RETRY_S, ReplicaKey, RoleFacts, decide, key_of
 from holdfast.simulate.simulated_replica import PHASES, ReplicaLife, RoleLife, SimulatedReplica, report
 from holdfast.simulate.simulated_role import SimulatedRole, specs
-from holdfast.simulate.standing import Slower, Stretch
+from holdfast.simulate.standstill import Slower, Stretch
 
 Steps = Generator[simpy.Event, Any, None]
 

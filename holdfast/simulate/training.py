@@ -25,7 +25,7 @@ from holdfast.simulate.life import MERGED, Life
 from holdfast.simulate.role_life import RolesLife
 from holdfast.simulate.saving import SavedProgress
 from holdfast.simulate.scenario import Cause, Scenario, Strategy, Variant, at_size
-from holdfast.simulate.standing import Stretch
+from holdfast.simulate.standstill import Stretch
 from holdfast.simulate.supply import Supply
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.tasks.playbook import Playbook
-from holdfast.testing.judge import misses, wrong_actions
+from holdfast.testing.differences import misses, wrong_actions
 from holdfast.testing.play import Played, play
 from holdfast.testing.scenario import Scenario, load
 

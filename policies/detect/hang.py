@@ -13,7 +13,8 @@ One of them is never enough: a slow step is silent but busy (signals of GPUs and
 :mod:`holdfast.policies.detect.by_itself`). Nor are two while ranks visibly work: before the first step
 (they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
 that was not declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
-silence alone is a hang. A job without a Session is judged in its own way (:mod:`holdfast.policies.detect.plain`).
+silence alone is a hang. A job without a Session is judged in its own way
+(:mod:`holdfast.policies.detect.without_session`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from holdfast.models.agent import RankPhase
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
 from holdfast.policies.config.policy import HangPolicy
-from holdfast.policies.detect import at_work, by_itself, odd_machine, plain
+from holdfast.policies.detect import at_work, by_itself, odd_machine, without_session
 from holdfast.policies.detect.hang_facts import NOTHING_LEARNED, HangFacts, Learned
 from holdfast.policies.join_names import join_names
 
@@ -113,7 +114,7 @@ def vote(
     known, ranks = ranks, [rank for rank in ranks if not rank.ended]
     if off := _not_judged(ranks, job_state):
         return HangVote(hang=False, exempt=off)
-    if plain.is_plain(known, learned):
+    if without_session.is_plain(known, learned):
         return _vote_plain(ranks, policy)
     silent = min(rank.silent_s for rank in known)
     stopped = [rank for rank in ranks if rank.stopped_s >= policy.stopped_s]
@@ -152,7 +153,7 @@ def vote(
 
 def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
     """Judge a job without a Session: only observations from outside count."""
-    silent, limit = plain.silent_s(ranks), plain.limit_s(ranks, policy)
+    silent, limit = without_session.silent_s(ranks), without_session.limit_s(ranks, policy)
     signals = _signals(ranks, silent, limit, policy)
     if silent > limit:
         signals["silent"] = (
@@ -163,7 +164,7 @@ def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
         signals.pop("stuck", None)
     working = bool(at_work.find(ranks, limit, policy, NOTHING_LEARNED).ranks)
     alone = by_itself.find(ranks, silent, working, policy)
-    hang = plain.hangs(tuple(signals), bool(stopped)) or bool(alone)
+    hang = without_session.hangs(tuple(signals), bool(stopped)) or bool(alone)
     signals |= alone
     return HangVote(
         hang=hang,

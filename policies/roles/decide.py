@@ -16,8 +16,8 @@ from holdfast.models.roles import (
     ReplicaState,
     RoleSpec,
 )
-from holdfast.policies.roles.order import all_ready, may_start, waits_for
 from holdfast.policies.roles.placement import after_failure, place
+from holdfast.policies.roles.start_order import all_ready, may_start, waits_for
 
 RETRY_S = 600.0
 """A replica about which a person is asked is tried once more after so long: nothing is given up for good."""

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, cast
 
 from holdfast.errors import SettingsError, UnknownError
-from holdfast.storage.code.sources import list_files
+from holdfast.storage.code.code_files import list_files
 
 MAX_BYTES = 256 << 20
 VERSION_DIGITS = 12

@@ -16,9 +16,9 @@ from holdfast.storage.ledger.jobs import Jobs
 from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
-from holdfast.storage.ledger.places import Places
 from holdfast.storage.ledger.pool import Pools
 from holdfast.storage.ledger.repairs import Repairs
+from holdfast.storage.ledger.replica_places import Places
 from holdfast.storage.ledger.rewind import Rewinds
 from holdfast.storage.ledger.role_machines import RoleMachines
 from holdfast.storage.ledger.saves import Saves

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from botocore.exceptions import BotoCoreError, ClientError
 
 from holdfast.storage.objects.deadline import Deadline
-from holdfast.storage.objects.memory import Window
+from holdfast.storage.objects.memory_body import Window
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

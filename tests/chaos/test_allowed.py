@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.chaos import allowed, plan
-from holdfast.chaos.compare import why_differ
+from holdfast.chaos import allowed, fault_plan
+from holdfast.chaos.clean_run import why_differ
 from holdfast.errors import RefusedError
 from holdfast.inject import permission
 from holdfast.models.alert import IncidentClass
@@ -122,8 +122,8 @@ def test_a_fault_that_costs_a_machine_needs_a_standby(tmp_path: Path) -> None:
 )
 def test_a_plan_that_the_breaker_would_end_is_refused(every_s: float, refused: str) -> None:
     """The fifth machine within the hour is replaced by nobody: the game day would find a job that stands."""
-    groups = plan.parse("kill-machine")
-    made = plan.make(
+    groups = fault_plan.parse("kill-machine")
+    made = fault_plan.make(
         groups, every_s=every_s, for_s=6 * every_s, hold_s=1.0, seed=1, machines=4, ranks_per_machine=2
     )
     told = pytest.raises(RefusedError, match=refused) if refused else contextlib.nullcontext()
@@ -132,8 +132,8 @@ def test_a_plan_that_the_breaker_would_end_is_refused(every_s: float, refused: s
 
 
 def test_faults_that_cost_no_machine_are_not_counted_by_the_breaker() -> None:
-    made = plan.make(
-        plan.parse("kill-rank,stop-agent,kill-gateway"),
+    made = fault_plan.make(
+        fault_plan.parse("kill-rank,stop-agent,kill-gateway"),
         every_s=20.0,
         for_s=600.0,
         hold_s=1.0,

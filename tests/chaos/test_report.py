@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.chaos import report as reports
-from holdfast.chaos.plan import Strike
+from holdfast.chaos.fault_plan import Strike
 from holdfast.chaos.report import ChaosReport, JobSeen
 from holdfast.chaos.strike import Hit
 from holdfast.demo.weights import WeightsComparison

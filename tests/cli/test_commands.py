@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState
@@ -51,7 +51,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
         seen.append((job, code))
         return "v1"
 
-    monkeypatch.setattr(sources, "store", store)
+    monkeypatch.setattr(job_code, "store", store)
     return seen
 
 

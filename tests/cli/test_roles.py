@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import roles
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.errors import SettingsError
 from holdfast.models.job import JobSpec
 from tests.cli.conftest import Cli
@@ -61,7 +61,7 @@ def test_an_unknown_script_of_a_role_is_refused(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(SettingsError, match=r"roles.rollout.script = 'rollout.py': no such file"):
-        sources.check_scripts(tmp_path, spec)
+        job_code.check_scripts(tmp_path, spec)
 
 
 def test_a_role_is_scaled(cli: Cli, gateway: FakeGateway) -> None:
@@ -111,7 +111,7 @@ def test_a_submission_tells_of_too_many_threads(
         return told
 
     monkeypatch.setattr(gateway, "_status", status)
-    monkeypatch.setattr(sources, "store", lambda *_: "v1")
+    monkeypatch.setattr(job_code, "store", lambda *_: "v1")
     done = cli("submit", "job.yaml", "--wait", "0")
     assert done.status == 0, done.err
     assert done.out.endswith("\n3 threads.\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
 from tests.cli.conftest import Cli, Result
@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(job)
         return "v1"
 
-    monkeypatch.setattr(sources, "store", keep)
+    monkeypatch.setattr(job_code, "store", keep)
     return seen
 
 

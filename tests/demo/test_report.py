@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.demo import outcome, page, report
+from holdfast.demo import page, report, written_report
 from holdfast.demo.chart import ticks
 from holdfast.demo.observer import Sample
 from holdfast.demo.story import AnsweredFault
@@ -73,7 +73,7 @@ def test_phases_of_actions_that_outlive_the_recovery_are_cut() -> None:
 
 def test_json_has_the_promised_fields(tmp_path: Path) -> None:
     """The names that others read."""
-    outcome.write(a_report(), tmp_path)
+    written_report.write(a_report(), tmp_path)
     content = json.loads((tmp_path / "report.json").read_text())
     assert {"ok", "bitwise_equal", "ettr", "steps_total", "steps_recomputed", "incidents"} <= content.keys()
     line = content["incidents"][0]
@@ -95,7 +95,7 @@ def test_page_fetches_nothing_and_escapes(tmp_path: Path) -> None:
 def test_summary_says_what_is_wrong() -> None:
     """Problems stand in the summary on the terminal too."""
     console = Console(record=True, width=160)
-    outcome.summarise(a_report(ok=False), console)
+    written_report.summarise(a_report(ok=False), console)
     text = console.export_text()
     assert "<weights> differ" in text
     assert "NOT" in text

@@ -18,7 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from holdfast import drivers, envfile, secret, settings
-from holdfast.deployments.local import control, pidfile, ports, supervisor
+from holdfast.deployments.local import control, pidfile, service_ports, supervisor
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import FIRST_DELAY_S, STOP_S, Keeper
 from holdfast.errors import SettingsError, UnavailableError
@@ -166,16 +166,16 @@ def test_taken_port_is_named_with_the_way_out(tmp_path: Path, offset: int, who: 
     first = free_ports()
     told = rf"port {first + offset} .*{who}.*holdfast up --port N"
     with socket.create_server(("127.0.0.1", first + offset)), pytest.raises(SettingsError, match=told):
-        ports.check(Settings(home=tmp_path, port=first))
+        service_ports.check(Settings(home=tmp_path, port=first))
 
 
 def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
     """An external Prefect server has its own; a gateway that somebody started here has ours already."""
     first = free_ports()
     with socket.create_server(("127.0.0.1", first + 1)):
-        ports.check(Settings(home=tmp_path, port=first, prefect_api_url="http://elsewhere/api"))
+        service_ports.check(Settings(home=tmp_path, port=first, prefect_api_url="http://elsewhere/api"))
     with socket.create_server(("127.0.0.1", first)):
-        ports.check(Settings(home=tmp_path, port=first, gateway_url=f"http://127.0.0.1:{first}"))
+        service_ports.check(Settings(home=tmp_path, port=first, gateway_url=f"http://127.0.0.1:{first}"))
 
 
 def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.hindsight.compare import Comparison, compare
-from holdfast.hindsight.record import Record
-from holdfast.hindsight.run import replay
+from holdfast.hindsight.incident_record import Record
+from holdfast.hindsight.playbook_run import replay
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger

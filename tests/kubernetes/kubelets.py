@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from holdfast.drivers.kubernetes.api import Api, ConflictError, Object
-from holdfast.drivers.kubernetes.follow import follow
+from holdfast.drivers.kubernetes.list_and_watch import follow
 from holdfast.errors import HoldfastError, UnknownError
 from tests.kubernetes.container import Container
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast.drivers.base import Supplied
 from holdfast.drivers.kubernetes import KubernetesDriver, bodies
 from holdfast.drivers.kubernetes.api import Api, GoneError, Object
-from holdfast.drivers.kubernetes.follow import follow
+from holdfast.drivers.kubernetes.list_and_watch import follow
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope

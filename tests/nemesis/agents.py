@@ -11,12 +11,12 @@ from holdfast.agent.daemon import Agent
 from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks.jobs import RunningJobs
+from holdfast.agent.ranks.reactions import RunEvents, Watch
 from holdfast.agent.ranks.run import Run
-from holdfast.agent.ranks.watch import RunEvents, Watch
 from holdfast.agent.roles.replica import Means
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
-from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.agent.uplink.lease_watch import LeaseWatch
 from holdfast.agent.uplink.parts import HeartbeatParts
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.models import agent as wire

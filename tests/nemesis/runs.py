@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.ranks import survivors
 from holdfast.agent.ranks.rank_table import RankStatus, RankTable
+from holdfast.agent.ranks.reactions import RunEvents
 from holdfast.agent.ranks.run import Restored, Run
-from holdfast.agent.ranks.watch import RunEvents
 from tests.nemesis.training import RankProcess, say
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.testing.judge import misses, wrong_actions
+from holdfast.testing.differences import misses, wrong_actions
 from holdfast.testing.play import play
 from holdfast.testing.scenario import load
 from tests.corpus.board import scores, show

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.alert import IncidentClass
-from holdfast.testing.judge import misses, wrong_actions
+from holdfast.testing.differences import misses, wrong_actions
 from holdfast.testing.play import Played, play
 from holdfast.testing.scenario import Scenario, load
 from tests.hindsight.replayed import compared

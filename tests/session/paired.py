@@ -31,7 +31,7 @@ class PairedAgent(FakeAgent):
         super().__init__(folder, world_size, replicate=False)
 
     def heard(self, message: dict[str, Any]) -> None:
-        """Copy as :class:`holdfast.agent.ranks.watch.RunEvents` does."""
+        """Copy as :class:`holdfast.agent.ranks.reactions.RunEvents` does."""
         if message["t"] in (("common", "kept") if self.copies.own == 1 else ("saved",)):
             start = SimpleNamespace(peer=self._port.address, copies=self.copies)
             run = SimpleNamespace(name=f"gpt.{self.epoch}", controls=self.controls, start=start, board=None)

@@ -12,7 +12,7 @@ from holdfast.session.events import GpuTimes, cuda_event
 from holdfast.session.phase import EXEMPT, Phase, Phases
 
 if TYPE_CHECKING:
-    from holdfast.session.report import RankReporter
+    from holdfast.session.rank_reporter import RankReporter
 
 
 @dataclass

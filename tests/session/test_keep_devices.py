@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.session.keep import groups, run
+from holdfast.session.keep import groups, training_function
 
 pytestmark = pytest.mark.torch
 
@@ -119,7 +119,7 @@ class Epoch:
 def test_a_rank_has_left_when_its_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the epoch would go on beside the next one."""
     epoch = Epoch(monkeypatch)
-    run._leave()
+    training_function._leave()
     assert epoch.done == ["break off", "synchronize", "forget"]
 
 
@@ -127,7 +127,7 @@ def test_a_process_whose_gpu_failed_is_not_kept(monkeypatch: pytest.MonkeyPatch)
     """Its context fails at every call from then on: it ends with the GPU's error, whichever peer it lost first."""
     epoch = Epoch(monkeypatch, "CUDA error: uncorrectable ECC error encountered")
     with pytest.raises(RuntimeError, match="uncorrectable ECC"):
-        run._leave()
+        training_function._leave()
     assert "forget" not in epoch.done
 
 

@@ -13,7 +13,7 @@ import torch
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.session import Session, boundary
-from holdfast.session.context import RankContext
+from holdfast.session.rank_context import RankContext
 from tests.session.conftest import MakeAgent
 from tests.session.small import run, session_of, training
 

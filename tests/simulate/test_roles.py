@@ -19,7 +19,7 @@ from holdfast.simulate.job import live
 from holdfast.simulate.life import Life
 from holdfast.simulate.scenario import DAY_S, Scenario, Variant
 from holdfast.simulate.simulated_role import SimulatedRole
-from holdfast.simulate.standing import Slower, Stand, Stretch
+from holdfast.simulate.standstill import Slower, Stand, Stretch
 from tests.cli.conftest import Cli, cli
 from tests.simulate.make import scenario
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.simulate.run import variants_of, with_and_without_processes
+from holdfast.simulate.replicate import variants_of, with_and_without_processes
 from holdfast.simulate.scenario import Scenario, Strategy, Variant, at_size
 from tests.simulate.make import DEFAULT
 

@@ -25,7 +25,7 @@ from holdfast.models.machine import Machine
 from holdfast.models.roles import TRAINER, PlacesOfJob, ReplicaPhase, ReplicaPlace, ReplicaState, RolePlan
 from holdfast.policies.pool.topology import locate
 from holdfast.policies.roles.decide import Decided, RoleFacts, decide, key_of
-from holdfast.policies.roles.order import waits_for
+from holdfast.policies.roles.start_order import waits_for
 
 TICK_S = 0.2
 READY_S = 20.0

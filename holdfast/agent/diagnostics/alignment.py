@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.diagnostics import groups
+from holdfast.agent.diagnostics import check_group
 from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 from holdfast.agent.diagnostics.computing import compute_on, kind_of
 
@@ -40,7 +40,7 @@ def _bitwise(part: CheckPart, device: torch.device) -> CheckOutcome:
         return found
     try:
         # A share of the time: a group that cannot be formed must not cost what was computed alone.
-        together = groups.in_group(replace(part, timeout_s=part.timeout_s / 3), _together)
+        together = check_group.in_group(replace(part, timeout_s=part.timeout_s / 3), _together)
     except Exception as error:
         return replace(found, together=f"not tested: {type(error).__name__}: {error}"[:200])
     return replace(found, together=together.digest)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from holdfast.agent.diagnostics import (
     alignment,
+    check_group,
     collectives,
     computing,
     disk_bandwidth,
-    groups,
     host_copies,
 )
 from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
@@ -49,7 +49,7 @@ def run(find: FindFn, part: CheckPart) -> None:
     except Exception as error:  # whatever the library raises is the finding
         outcome = CheckOutcome(error=f"{type(error).__name__}: {error}"[:500])
     replace(outcome, cpu_s=time.process_time() - started).write(part.outcome_path)
-    groups.leave_group()
+    check_group.leave_group()
     if part.stay:
         _stay(Path(part.stay))
 

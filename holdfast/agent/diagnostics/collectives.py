@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.agent.diagnostics import groups, pair_turns, rounds
+from holdfast.agent.diagnostics import check_group, pair_turns, rounds
 from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def all_to_all(part: CheckPart) -> CheckOutcome:
     """Send a different pattern from every process to every other."""
-    return groups.in_group(part, _all_to_all)
+    return check_group.in_group(part, _all_to_all)
 
 
 def all_gather(part: CheckPart) -> CheckOutcome:
     """Send the pattern of every process to all others; two machines do it with each of their GPUs in turn."""
-    return pair_turns.in_turn(part, _all_gather) if part.port else groups.in_group(part, _all_gather)
+    return pair_turns.in_turn(part, _all_gather) if part.port else check_group.in_group(part, _all_gather)
 
 
 def _all_to_all(part: CheckPart, device: torch.device) -> CheckOutcome:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.agent.diagnostics import devices, groups, meeting
+from holdfast.agent.diagnostics import check_group, devices, meeting
+from holdfast.agent.diagnostics.check_group import ExchangeFn
 from holdfast.agent.diagnostics.check_part import CheckOutcome, CheckPart
-from holdfast.agent.diagnostics.groups import ExchangeFn
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -32,10 +32,10 @@ def in_turn(part: CheckPart, exchange: ExchangeFn) -> CheckOutcome:
     began, own = time.monotonic(), devices.gpus()
     own = min(own, part.gpus or own)
     ids = devices.gpu_ids(own)
-    store, theirs = meeting.met(part, {"gpus": own, "env": groups.env_digest(part.env), "ids": ids})
+    store, theirs = meeting.met(part, {"gpus": own, "env": check_group.env_digest(part.env), "ids": ids})
     if set(ids) & set(theirs.get("ids", ())):
         own = 0
-    if part.env and theirs.get("env") != groups.env_digest(part.env):
+    if part.env and theirs.get("env") != check_group.env_digest(part.env):
         part = replace(part, env={})
     os.environ.update(part.env)
     turns = max(1, min(own, int(theirs.get("gpus", 1))))
@@ -44,7 +44,7 @@ def in_turn(part: CheckPart, exchange: ExchangeFn) -> CheckOutcome:
         turn = len(found)
         try:
             device = devices.take_gpu(turn) if own else None
-            found.append(groups.exchanged(part, meeting.of_turn(store, turn), device, exchange))
+            found.append(check_group.exchanged(part, meeting.of_turn(store, turn), device, exchange))
             if turns == 1:
                 return found[0]
             dist.barrier()  # the other may still be reading from this group
@@ -54,7 +54,7 @@ def in_turn(part: CheckPart, exchange: ExchangeFn) -> CheckOutcome:
             raise RuntimeError(f"GPU {turn}: {type(error).__name__}: {error}") from error
         if not _one_more(store, part, len(found), turns, time.monotonic() - began):
             return replace(_of_all(found), turns=len(found), of_turns=turns)
-        groups.leave_group()
+        check_group.leave_group()
 
 
 def _one_more(store: Store, part: CheckPart, done: int, turns: int, took_s: float) -> bool:

@@ -13,9 +13,9 @@ from holdfast.agent.inspection.cloud_notice import CloudNotices, cloud
 from holdfast.agent.inspection.dcgm import DcgmHealth
 from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
+from holdfast.agent.inspection.host_memory import MemoryCheck
 from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.kernel_log import KernelLog
-from holdfast.agent.inspection.memory import MemoryCheck
 from holdfast.agent.inspection.mounts import Mounts
 from holdfast.agent.inspection.network import Network
 from holdfast.agent.inspection.nvml import Nvml

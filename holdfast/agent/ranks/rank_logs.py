@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.agent.inspection.follow import Follower
+from holdfast.agent.ranks.reactions import Watch
 from holdfast.agent.ranks.run import Run
-from holdfast.agent.ranks.watch import Watch
 from holdfast.models.agent import EndedPart
 from holdfast.models.alert import AlertKind
 from holdfast.policies.classify import ended_part, lived_on

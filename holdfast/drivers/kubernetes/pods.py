@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Api, BudgetError, ConflictError, Object, patiently
-from holdfast.drivers.kubernetes.follow import follow
+from holdfast.drivers.kubernetes.list_and_watch import follow
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
 
 GRACE_S = 1

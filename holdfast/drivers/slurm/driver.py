@@ -19,7 +19,7 @@ from holdfast.drivers.base import Leaving, Supplied, require_unit
 from holdfast.drivers.slurm import holdings, sbatch_options
 from holdfast.drivers.slurm.allocations import Allocations, looks
 from holdfast.drivers.slurm.commands import Runner, SlurmCommands, run_here
-from holdfast.drivers.slurm.environment import environment
+from holdfast.drivers.slurm.job_environment import environment
 from holdfast.drivers.slurm.listing import Allocation
 from holdfast.drivers.slurm.nodes import MARK, SlurmNodes
 from holdfast.drivers.slurm.record import EvictedNode, HeldNode, RecordFile, SlurmRecord

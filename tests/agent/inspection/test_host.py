@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.agent.inspection import mount_helper
 from holdfast.agent.inspection.base import Sign
-from holdfast.agent.inspection.memory import MemoryCheck
+from holdfast.agent.inspection.host_memory import MemoryCheck
 from holdfast.agent.inspection.mount_helper import look
 from holdfast.agent.inspection.mount_probe import MountProbe
 from holdfast.agent.inspection.mounts import Mounts

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.ranks import exits, lost_peer
-from holdfast.session.keep import main_thread, run
+from holdfast.session.keep import main_thread, training_function
 
 PEER = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
 
@@ -106,8 +106,8 @@ def test_a_survivor_whose_script_raises_while_it_deals_with_the_loss_leaves(what
         made.append(weakref.ref(model))
         what()
 
-    left = run._left(train, main_thread.MainThread(), orders, 1)
-    assert isinstance(left, run._Left)
+    left = training_function._left(train, main_thread.MainThread(), orders, 1)
+    assert isinstance(left, training_function._Left)
     assert str(left.lost) == PEER
     gc.collect()
     assert made[0]() is None
@@ -116,4 +116,4 @@ def test_a_survivor_whose_script_raises_while_it_deals_with_the_loss_leaves(what
 def test_an_error_of_its_own_is_raised() -> None:
     orders: Any = SimpleNamespace(over=threading.Event())
     with pytest.raises(ValueError, match="of its own"):
-        run._left(own, main_thread.MainThread(), orders, 1)
+        training_function._left(own, main_thread.MainThread(), orders, 1)

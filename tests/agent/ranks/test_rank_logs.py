@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from holdfast.agent.ranks.rank_logs import RankLogs
+from holdfast.agent.ranks.reactions import Watch
 from holdfast.agent.ranks.run import Run
-from holdfast.agent.ranks.watch import Watch
 from holdfast.models.alert import AlertKind
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.roles import ReplicaPlace, Restart, RestartWhen, RoleSpec, WithTrainer
-from holdfast.policies.roles.order import all_ready, may_start, waits_for
 from holdfast.policies.roles.placement import after_failure, place
 from holdfast.policies.roles.restart import ReplicaEnd, after, pause_s
+from holdfast.policies.roles.start_order import all_ready, may_start, waits_for
 
 ROLES = {
     "trainer": RoleSpec(needs=("cache",)),

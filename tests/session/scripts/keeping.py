@@ -9,16 +9,16 @@ import torch
 
 import holdfast
 from holdfast.session import Session
-from holdfast.session.keep import run
+from holdfast.session.keep import training_function
 
 HOW, MINE = sys.argv[1], int(sys.argv[2])
 sys.argv[1:] = sys.argv[3:]
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "train_gpt.py"
 main = runpy.run_path(str(EXAMPLE), run_name="example")["main"]
 calls = []
-run.CLOSE_S = 30.0  # a host that is busy with other tests may be long with a copy
+training_function.CLOSE_S = 30.0  # a host that is busy with other tests may be long with a copy
 if HOW == "alone":
-    run.ALONE_S = 1.0
+    training_function.ALONE_S = 1.0
 
 
 def tell(line: str) -> None:

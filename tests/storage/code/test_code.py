@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.storage.code import archive, versions
-from holdfast.storage.code.sources import list_files
+from holdfast.storage.code.code_files import list_files
 from holdfast.storage.objects import ObjectStore
 
 

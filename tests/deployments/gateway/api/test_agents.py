@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.deployments.gateway.detectors.exits import LACKS_S
+from holdfast.deployments.gateway.detectors.unreported_exits import LACKS_S
 from holdfast.deployments.gateway.intake.outcome import Outcome
 from holdfast.deployments.gateway.page.job_view import job_view
 from holdfast.errors import UnavailableError

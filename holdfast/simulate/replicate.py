@@ -12,8 +12,8 @@ from holdfast.errors import SettingsError
 from holdfast.policies.config.policy import Policy
 from holdfast.simulate.job import live
 from holdfast.simulate.life import Life
-from holdfast.simulate.outcome import SimulatedOutcome, sum_up
 from holdfast.simulate.scenario import Scenario, Strategy, Variant
+from holdfast.simulate.summary import SimulatedOutcome, sum_up
 
 CHUNK = 4
 """Replications that a worker takes at a time."""

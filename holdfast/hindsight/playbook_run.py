@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from holdfast import plugins
 from holdfast.clock import FakeClock
 from holdfast.errors import StaleError, UnknownError
-from holdfast.hindsight import opening
-from holdfast.hindsight.opening import ReplayedOpening
-from holdfast.hindsight.record import Record
+from holdfast.hindsight import reopening
+from holdfast.hindsight.incident_record import Record
+from holdfast.hindsight.reopening import ReplayedOpening
 from holdfast.hindsight.stand_ins import Hindsight, PastLedger
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
@@ -72,7 +72,7 @@ async def replay(
 ) -> Replayed:
     """Decide about the incident again, by ``policy``. Nothing outside a temporary folder is changed."""
     then = record.then()
-    opened = opening.decide(record, record.job_then(ledger.job(record.incident.job)), policy)
+    opened = reopening.decide(record, record.job_then(ledger.job(record.incident.job)), policy)
     if opened.found is None:
         return Replayed(opened, None, (), None, {})
     with TemporaryDirectory(prefix="holdfast-hindsight-") as folder:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.client import sources
-from holdfast.demo import observer, outcome, run
+from holdfast.client import job_code
+from holdfast.demo import demo_run, observer, written_report
 from holdfast.models.alert import Classification, IncidentState
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.settings import Settings
@@ -92,10 +92,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger.create()
     fake = Cluster(ledger)
-    monkeypatch.setattr(run, "inject", fake.inject)
-    monkeypatch.setattr(run, "SCHEDULE", (KILL_RANK, KILL_MACHINE))
+    monkeypatch.setattr(demo_run, "inject", fake.inject)
+    monkeypatch.setattr(demo_run, "SCHEDULE", (KILL_RANK, KILL_MACHINE))
     monkeypatch.setattr(observer, "POLL_S", 0.001)
-    monkeypatch.setattr(sources, "store", lambda settings, job, code: "0123456789ab")
+    monkeypatch.setattr(job_code, "store", lambda settings, job, code: "0123456789ab")
     yield fake
     ledger.close()
 
@@ -104,7 +104,7 @@ def play(cluster: Cluster, folder: Path, steps: int = 40) -> Any:
     settings = Settings(home=folder)
     script = folder / "train_gpt.py"
     script.touch()
-    return run.DemoRun(
+    return demo_run.DemoRun(
         settings,
         cluster,  # type: ignore[arg-type]
         script,
@@ -131,7 +131,7 @@ def test_all_recovered_and_equal_is_ok(cluster: Cluster, tmp_path: Path) -> None
     assert one.model_copy(update=same) == other.model_copy(update=same)
     assert cluster.ledger.pool().target == 2
     assert cluster.ledger.incident("demo-1-1").injected_at is not None
-    outcome.write(report, tmp_path / "demo")
+    written_report.write(report, tmp_path / "demo")
     assert json.loads((tmp_path / "demo" / "report.json").read_text())["ok"] is True
 
 
@@ -149,7 +149,7 @@ def test_what_is_not_recovered_is_reported(
 ) -> None:
     """No reference run then; the report still tells what happened."""
     cluster.heals = False
-    monkeypatch.setattr(run, "SCHEDULE", (KILL_MACHINE.model_copy(update={"deadline_s": 0.2}),))
+    monkeypatch.setattr(demo_run, "SCHEDULE", (KILL_MACHINE.model_copy(update={"deadline_s": 0.2}),))
     report = play(cluster, tmp_path)
     assert not report.ok
     assert "recovery from kill-machine" in report.problems[0]

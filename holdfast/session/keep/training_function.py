@@ -13,11 +13,11 @@ from typing import Generic, TypeVar
 
 from holdfast.agent.wire import Sender
 from holdfast.errors import CheckpointError
-from holdfast.session.context import RankContext
 from holdfast.session.keep import groups, live
 from holdfast.session.keep.main_thread import EpochOver, MainThread
 from holdfast.session.keep.orders import EpochOrders
-from holdfast.session.report import RankReporter
+from holdfast.session.rank_context import RankContext
+from holdfast.session.rank_reporter import RankReporter
 
 Value = TypeVar("Value")
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.bounded_pickle.kinds import Kinds, Limits, MaliciousPickleError, PickledKind
+from holdfast.bounded_pickle.limits import Kinds, Limits, MaliciousPickleError, PickledKind
 
 MAX_EQUAL_HASHES = 64
 """Keys of one dictionary with one hash: more would be made to take time with the square of their number."""

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway, term_of
-from holdfast.agent.uplink.lease import LeaseWatch
+from holdfast.agent.uplink.lease_watch import LeaseWatch
 from holdfast.errors import UndyingError
 from holdfast.models.agent import Contact, Heard, Witness
 from holdfast.policies.detect import silence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.fleet.held import AFTER_S
+from holdfast.deployments.gateway.fleet.forgotten_holds import AFTER_S
 from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 

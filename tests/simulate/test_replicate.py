@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.policies.config.policy import Policy
-from holdfast.simulate.outcome import Mean
-from holdfast.simulate.run import run
+from holdfast.simulate.replicate import run
+from holdfast.simulate.summary import Mean
 from tests.cli.conftest import Cli, cli
 from tests.simulate.make import scenario
 

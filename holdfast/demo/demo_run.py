@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast import redact
-from holdfast.client import sources
+from holdfast.client import job_code
 from holdfast.client.gateway import Gateway
 from holdfast.demo import report as reports
 from holdfast.demo import weights
@@ -96,7 +96,7 @@ class DemoRun:
             ranks_per_machine=self._ranks_per_machine,
             checkpoint=CheckpointPolicy(s3_every_steps=S3_EVERY_STEPS),
         )
-        self._gateway.submit(spec, sources.store(self._settings, spec.name, code))
+        self._gateway.submit(spec, job_code.store(self._settings, spec.name, code))
         observer.wait("the first step", lambda facts: facts.step > 0, START_DEADLINE_S)
 
     def _inject(self, fault: str, machine: str, rank: int | None) -> float:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.ranks.watch import Watch
+from holdfast.agent.ranks.reactions import Watch
 from holdfast.models.agent import Report
 
 NOTHING = cast(Any, SimpleNamespace())

@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from holdfast.chaos import report as reports
-from holdfast.chaos.compare import Reference, why_differ
-from holdfast.chaos.plan import COSTLY, Strike
+from holdfast.chaos.clean_run import Reference, why_differ
+from holdfast.chaos.fault_plan import COSTLY, Strike
 from holdfast.chaos.report import ChaosReport
 from holdfast.chaos.strike import Hit, Striker
 from holdfast.chaos.watch import JobWatch

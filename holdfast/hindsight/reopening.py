@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.hindsight.record import Record
+from holdfast.hindsight.incident_record import Record
 from holdfast.models.alert import Alert, Classification
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job

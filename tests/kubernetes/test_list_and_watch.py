@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.drivers.kubernetes import follow as module
+from holdfast.drivers.kubernetes import list_and_watch as module
 from holdfast.drivers.kubernetes.api import BusyError, GoneError, Object
-from holdfast.drivers.kubernetes.follow import follow
+from holdfast.drivers.kubernetes.list_and_watch import follow
 from holdfast.errors import UnauthorizedError
 
 

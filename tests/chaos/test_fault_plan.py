@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.chaos import plan
+from holdfast.chaos import fault_plan
 from holdfast.errors import SettingsError
 
 
-def make(seed: int = 1, **changes: Any) -> tuple[plan.Strike, ...]:
+def make(seed: int = 1, **changes: Any) -> tuple[fault_plan.Strike, ...]:
     chosen: dict[str, Any] = {"every_s": 15, "for_s": 600, "hold_s": 8, "machines": 4, "ranks_per_machine": 2}
-    groups = plan.parse("kill-rank,kill-gateway,kill-rank+stop-agent")
-    return plan.make(groups, seed=seed, **(chosen | changes))
+    groups = fault_plan.parse("kill-rank,kill-gateway,kill-rank+stop-agent")
+    return fault_plan.make(groups, seed=seed, **(chosen | changes))
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -53,4 +53,4 @@ def test_each_comes_before_any_comes_again() -> None:
 def test_what_is_no_fault_is_refused(text: str, says: str) -> None:
     """With what there is."""
     with pytest.raises(SettingsError, match=says):
-        plan.parse(text)
+        fault_plan.parse(text)
