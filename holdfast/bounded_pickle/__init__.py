@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.bounded_pickle import operations
-from holdfast.bounded_pickle.counting_reader import Reader
+from holdfast.bounded_pickle.counting_reader import CountingReader
 from holdfast.bounded_pickle.limits import PLAIN_DATA, Kinds, Limits, MaliciousPickleError, PickledKind
 
 __all__ = ["Limits", "MaliciousPickleError", "PickledKind", "load", "load_next"]
@@ -73,7 +73,7 @@ def load_next(
     Raises:
         MaliciousPickleError: it holds anything else, is broken, or asks for more than it may.
     """
-    reader = Reader(kinds, size, limits, persistent)
+    reader = CountingReader(kinds, size, limits, persistent)
     known = operations.PLAIN if kinds is None else operations.WITH_KINDS
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):

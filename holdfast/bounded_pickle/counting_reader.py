@@ -24,7 +24,7 @@ _BY_SECRET = frozenset((str, bytes))
 """Types whose hash depends on a secret of the process: their keys cannot be chosen to collide."""
 
 
-class Reader:
+class CountingReader:
     """The stack machine of pickle, with what plain data needs of it."""
 
     def __init__(

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.bounded_pickle.counting_reader import MARK, Reader
+from holdfast.bounded_pickle.counting_reader import MARK, CountingReader
 
 
-def _constant(value: Any) -> Callable[[Reader, Any], None]:
+def _constant(value: Any) -> Callable[[CountingReader, Any], None]:
     return lambda reader, _: reader.stack.append(value)
 
 
-def _tuple(count: int) -> Callable[[Reader, Any], None]:
-    def do(reader: Reader, _: Any) -> None:
+def _tuple(count: int) -> Callable[[CountingReader, Any], None]:
+    def do(reader: CountingReader, _: Any) -> None:
         parts = reader.last(count) if count else []
         reader.make(tuple(parts), parts)
 
     return do
 
 
-def _made_of_mark(kind: Callable[[list[Any]], Any]) -> Callable[[Reader, Any], None]:
-    def do(reader: Reader, _: Any) -> None:
+def _made_of_mark(kind: Callable[[list[Any]], Any]) -> Callable[[CountingReader, Any], None]:
+    def do(reader: CountingReader, _: Any) -> None:
         parts = reader.taken()
         reader.make(kind(parts), parts)
 
     return do
 
 
-def _dictionary(reader: Reader, _: Any) -> None:
+def _dictionary(reader: CountingReader, _: Any) -> None:
     values = reader.taken()
     reader.make({}, [])
     reader.update(values)
 
 
-_NOTHING: Callable[[Reader, Any], None] = lambda reader, _: None  # noqa: E731
-PLAIN: dict[str, Callable[[Reader, Any], None]] = {
+_NOTHING: Callable[[CountingReader, Any], None] = lambda reader, _: None  # noqa: E731
+PLAIN: dict[str, Callable[[CountingReader, Any], None]] = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), _NOTHING),
     **dict.fromkeys(
         (
@@ -43,9 +43,9 @@ PLAIN: dict[str, Callable[[Reader, Any], None]] = {
             *("UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
             *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"),
         ),
-        Reader.push,
+        CountingReader.push,
     ),
-    **dict.fromkeys(("INT", "LONG", "LONG1", "LONG4"), Reader.push_integer),
+    **dict.fromkeys(("INT", "LONG", "LONG1", "LONG4"), CountingReader.push_integer),
     "NONE": _constant(None),
     "NEWTRUE": _constant(True),
     "NEWFALSE": _constant(False),
@@ -65,10 +65,10 @@ PLAIN: dict[str, Callable[[Reader, Any], None]] = {
     "SETITEM": lambda reader, _: reader.update(reader.last(2)),
     "SETITEMS": lambda reader, _: reader.update(reader.taken()),
     "MEMOIZE": lambda reader, _: reader.put(len(reader.memo)),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Reader.put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), Reader.get),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), CountingReader.put),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), CountingReader.get),
 }
-WITH_KINDS: dict[str, Callable[[Reader, Any], None]] = {
+WITH_KINDS: dict[str, Callable[[CountingReader, Any], None]] = {
     **PLAIN,
     "GLOBAL": lambda reader, argument: reader.named(*argument.split(" ", 1)),
     "STACK_GLOBAL": lambda reader, _: reader.named(*reader.last(2)),
