@@ -182,7 +182,15 @@ def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> 
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "PREFECT_"))}
     with subprocess.Popen([*command, *options], env=clean, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        wait_for("all is up", lambda: "status page" in process.stdout.readline())
+        told: list[str] = []
+
+        def up() -> bool:
+            told.append(process.stdout.readline())
+            assert told[-1], f"it ended: {told}"
+            return "status page" in told[-1]
+
+        # On a busy host it waits for minutes itself, and says for what.
+        wait_for(lambda: f"all is up: {told[-5:]}", up, 360)
         assert control.is_up(home)
         process.terminate()
         assert process.wait(180) == 0
