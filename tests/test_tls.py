@@ -132,12 +132,14 @@ def test_a_new_authority_is_trusted_without_a_restart(
     ours = Tls(ca=authority.ca)
     path = write_shard(tmp_path / "mine")
     shard_client.push(port.address, SECRET, path, ours)
+    former = served(port.address)
     new = Authority(tmp_path / "new-pki", "new authority")
     authority.ca.write_bytes(authority.pem + new.pem)
     new.certify("agent", "127.0.0.1")
     for name in ("cert.pem", "key.pem"):
         (new.folder / name).replace(authority.folder / name)
     shard_client.push(port.address, SECRET, path, ours)
+    assert served(port.address) != former, "else the new authority was not needed"
 
 
 async def test_commands_go_to_agents_by_tls(authority: Authority) -> None:
