@@ -34,11 +34,7 @@ def test_every_item_is_taken_for_what_it_is(judged: list[Score]) -> None:
     assert amiss == {}
 
 
-KNOWN_WRONG: frozenset[str] = frozenset(
-    {
-        "n-netcdf",  # its words are those of a damaged file too: that the mount failed shows only when it reads again
-    }
-)
+KNOWN_WRONG: frozenset[str] = frozenset()
 """Items that are still taken for something else, and accuse nobody; each has its reason beside it."""
 
 
