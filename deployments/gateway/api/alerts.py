@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,15 +11,21 @@ from holdfast.deployments.gateway.api.audit import UNNAMED, audited, told, who
 from holdfast.deployments.gateway.api.sanitize import tidy
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake import alertmanager
-from holdfast.deployments.gateway.intake.outcome import Outcome
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import log
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import HoldfastError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.alert import Alert
+
+_UNKNOWN_KIND = "unknown"
+"""Label of the metric for alerts that could not be read: what a sender wrote is no label."""
+_REMEMBERED = 256
+"""Refusals that are not logged again."""
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1/alerts")
+    said: OrderedDict[str, None] = OrderedDict()
 
     @router.post("")
     async def alert(request: Request, body: Alert) -> Outcome:
@@ -35,7 +42,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:
         # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
         # Only while the ledger is unavailable is it asked to retry (503).
-        results = [await _one(gateway, sent, body.status) for sent in body.alerts]
+        results = [await _one(gateway, sent, body.status, said) for sent in body.alerts]
         if body.truncatedAlerts:
             gateway.site.metrics.truncated.inc(body.truncatedAlerts)
             log.warning(
@@ -49,13 +56,33 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-async def _one(gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str) -> dict[str, Any]:
+async def _one(
+    gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str, said: OrderedDict[str, None]
+) -> dict[str, Any]:
     try:
         jobs = gateway.site.fleet.jobs
         alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now(), jobs))
+    except SettingsError as error:
+        gateway.site.metrics.alerts.labels(_UNKNOWN_KIND, What.REFUSED).inc()
+        return _refused(sent, error, said)
+    try:
         outcome = await gateway.correlator.accept(alert)
     except UnavailableError:
         raise
     except HoldfastError as error:
-        return {"fingerprint": sent.fingerprint[:64], **alertmanager.refusal(error)}
+        return _refused(sent, error, said)
     return {"fingerprint": sent.fingerprint[:64], **outcome.model_dump(mode="json", exclude={"error"})}
+
+
+def _refused(
+    sent: alertmanager.WebhookAlert, error: HoldfastError, said: OrderedDict[str, None]
+) -> dict[str, Any]:
+    """Return the answer; one that shows a wrong rule is logged, as Alertmanager drops the answer. Once: it repeats."""
+    answer = alertmanager.refusal(error, sent)
+    message = f"Alertmanager's {sent.labels.get('alertname', '')[:80]!r} refused: {answer['message']}"
+    if isinstance(error, SettingsError | UnknownError) and message not in said:
+        said[message] = None
+        if len(said) > _REMEMBERED:
+            said.popitem(last=False)
+        log.warning("%s", message)
+    return {"fingerprint": sent.fingerprint[:64], **answer}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from holdfast import names
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError, UnknownError
 from holdfast.models.alert import Alert, AlertKind
 
 MAX_ALERTS = 1000
@@ -154,6 +154,16 @@ def _short(texts: dict[str, str]) -> dict[str, str]:
     return {key[:100]: value[:MAX_TEXT] for key, value in list(texts.items())[:64]}
 
 
-def refusal(error: HoldfastError) -> dict[str, str | None]:
+def refusal(error: HoldfastError, sent: WebhookAlert) -> dict[str, str | None]:
     """Return the line of the answer for an alert that was refused."""
-    return {"incident": None, "outcome": "refused", "error": type(error).__name__, "message": str(error)}
+    message, labels = str(error), sent.labels
+    if (
+        isinstance(error, UnknownError)
+        and "job" in labels
+        and not {"machine", "holdfast_job"} & labels.keys()
+    ):
+        message += (
+            " The alert has no label `machine`, so its label `job` was taken for a training job: keep `machine` in the "
+            "rule, or name the job as `holdfast_job`."
+        )
+    return {"incident": None, "outcome": "refused", "error": type(error).__name__, "message": message}
