@@ -9,11 +9,15 @@ from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.history import Action, ActionState, CodeVersion
 from holdfast.models.job import WAS_STOPPED, Job, JobState
 from holdfast.policies.config.policy import GatewayPolicy
+from holdfast.policies.escalate import overtake
 
 DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
 """Factor on the silence limit of a run whose process is alive, or that has begun an act."""
+_SILENT = "its run has been silent"
+SILENT_ATTEMPTS = 2
+"""Runs of a playbook of another package that may go silent: each has the job stand for minutes."""
 PATIENCE_DOUBLINGS = 4
 """Most times that the wait for a run that is not started doubles from one run to the next: 15 s becomes 4 min."""
 
@@ -45,7 +49,7 @@ def _silent(run: PlaybookRun, actions: Sequence[Action], now: float, policy: Gat
     limit = policy.silent_after_s * (BUSY_FACTOR if run.alive or acting else 1)
     if now - last <= limit:
         return ""
-    return f"its run has been silent for {now - last:.0f} s (limit {limit:.0f} s)"
+    return f"{_SILENT} for {now - last:.0f} s (limit {limit:.0f} s)"
 
 
 def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
@@ -54,6 +58,12 @@ def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
     if again:
         return sum(action.kind == "attempt" for action in actions[again[-1] :])
     return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+
+
+def attempts_allowed(incident: Incident, why: str, limit: int) -> int:
+    """Return after how many attempts an incident is given up, when the present one ends for this reason."""
+    hangs = why.startswith(_SILENT) and overtake.of_a_package(incident)
+    return min(limit, SILENT_ATTEMPTS) if hangs else limit
 
 
 def patience_s(incident: Incident, actions: Sequence[Action], policy: GatewayPolicy) -> float:

@@ -11,7 +11,13 @@ from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
 from holdfast.deployments.gateway.runs.giving_up import GivingUp
-from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.runs.judge import (
+    attempts_allowed,
+    attempts_spent,
+    backoff_s,
+    why_again,
+    why_moot,
+)
 from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
@@ -162,7 +168,7 @@ class Reconciler:
             return
         actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
         spent = attempts_spent(incident, actions)
-        if spent >= limit:
+        if spent >= attempts_allowed(incident, why, limit):
             await self.giving_up.give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
             return
         try:

@@ -93,6 +93,24 @@ async def test_a_job_that_fell_by_itself_is_started_after_a_wait(own: Kit) -> No
     assert [call[0] for call in own.acts.calls] == ["launch"]
 
 
+async def test_a_playbook_that_sleeps_is_given_up_after_two_runs(own: Kit) -> None:
+    """Each has the job stand for five minutes: six of them were half an hour."""
+    await fan_alert(own)
+    stop(own)
+    own.ledger.finish(INCIDENT, "pause:e1", {})
+    own.ledger.set_incident(INCIDENT, first_task_at=own.clock.now())
+    own.runs.set(f"{INCIDENT}#1", RunPhase.RUNNING, alive=True)
+    await own.tick(301)
+    own.ledger.begin(INCIDENT, 2, "attempt:2", "attempt", {})
+    own.ledger.finish(INCIDENT, "attempt:2", {})
+    own.runs.set(f"{INCIDENT}#2", RunPhase.RUNNING, alive=True)
+    await own.tick(301)
+    (incident,) = own.incidents()
+    assert incident.state is IncidentState.NEEDS_HUMAN
+    assert "silent for 301 s" in incident.summary
+    assert own.ledger.job(JOB).state is JobState.RUNNING
+
+
 async def fan_alert(kit: Kit) -> None:
     """The site's own monitor reports a fan."""
     told = await kit.alert(kind="host_fault", machine="m0", incarnation="i1", evidence={"check": "fan"})
