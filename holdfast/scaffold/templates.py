@@ -51,11 +51,12 @@ async def $name(case: RecoveryContext) -> Recovered:
     """Recover a job after: $words."""
     await pause(case)
     verdict = await diagnose(case)
-    await evict(case, verdict.suspects or case.accused, "$words")
+    gone = verdict.suspects or case.accused
+    await evict(case, gone, "$words")
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    return Recovered(summary=f"{verdict.named} {resumed.summary}", verdict=verdict)
+    return Recovered(summary=f"{', '.join(gone) or 'no machine'} evicted; {resumed.summary}", verdict=verdict)
 '''
 
 POLICY = """\
