@@ -161,11 +161,18 @@ class Connection:
         self._checked = True
 
     def _unavailable(self, error: DBAPIError) -> UnavailableError:
-        cause = str(error.orig).strip().splitlines()
-        return UnavailableError(
-            f"ledger {self._where} does not answer: {cause[0] if cause else type(error.orig).__name__}. "
-            "Check that the database is there and that `holdfast up` has made its tables."
+        cause = [*str(error.orig).strip().splitlines(), type(error.orig).__name__][0]
+        full = any(sign in cause for sign in _FULL)
+        what = (
+            "Make room on its disk: it goes on by itself then, and jobs train on meanwhile."
+            if full
+            else "Check that the database is there and that `holdfast up` has made its tables."
         )
+        return UnavailableError(f"ledger {self._where} does not answer: {cause}. {what}")
+
+
+_FULL = ("disk is full", "No space left on device")
+"""In errors of SQLite, and of PostgreSQL."""
 
 
 def _engine(url: str) -> Engine:

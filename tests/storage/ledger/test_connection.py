@@ -3,12 +3,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.connection import write_ahead
 from tests.e2e.waiting import free_ports
-from tests.storage.ledger.samples import running_job
+from tests.storage.ledger.samples import register, running_job
 
 
 def test_a_ledger_survives_being_closed(tmp_path: Path) -> None:
@@ -84,6 +85,28 @@ def test_a_database_that_is_away_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="does not answer") as caught:
         ledger.jobs()
     assert "hidden" not in str(caught.value)
+
+
+def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
+    """The tables are there, and what to do is to make room; afterwards it goes on by itself."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.create()
+    most = 2**30
+
+    def limit(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {most}")
+
+    event.listen(Engine, "checkout", limit)
+    try:
+        most = 1  # no more than it has
+        with pytest.raises(UnavailableError, match=r"disk is full\. Make room on its disk"):
+            [register(ledger, f"m{number}") for number in range(1000)]
+        most = 2**30
+        register(ledger, "late")
+    finally:
+        event.remove(Engine, "checkout", limit)
+    assert ledger.machine("late")
+    ledger.close()
 
 
 def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
