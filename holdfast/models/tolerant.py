@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 Model = TypeVar("Model", bound=BaseModel)
 MOST_LEFT_OUT = 64
 """Parts that are left out of one message; what has more of them is refused."""
+MOST_ERRORS = 16 * MOST_LEFT_OUT
+"""Errors of one message, of which a part may have several; each round lists all of them."""
 
 
 def read(model: type[Model], data: bytes) -> Model:
@@ -35,6 +37,8 @@ def read_part(model: type[Model], data: bytes) -> tuple[Model, list[str]]:
     try:
         return read(model, data), []
     except ValidationError as error:
+        if error.error_count() > MOST_ERRORS:
+            raise  # more than could be left out: of a message of 2 MB, minutes went into finding that
         told = pydantic_core.from_json(data) if _is_json(error) else None
         left_out: list[str] = []
         while told is not None and len(left_out) < MOST_LEFT_OUT:
