@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import resource
 import socket
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from holdfast.errors import SettingsError
 KEEP_ALIVE_S = 90
 """Our servers keep an idle connection for so long. Longer than any of our clients do: were it the server that closes,
 a request that is on its way in that moment would be reset."""
+ENV_SOCKET = "HOLDFAST_LISTEN_FD"
+"""Number of the bound socket that the supervisor hands over."""
 CLIENT_KEEP_ALIVE_S = 70.0
 """An agent keeps its connection to the gateway: longer than between two heartbeats (60 s at most)."""
 
@@ -27,6 +30,25 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
         OSError: the port is in use, or not ours to use.
     """
     listener = socket.create_server((host, port), family=family_of(host), backlog=backlog)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def handed_over(backlog: int) -> socket.socket | None:
+    """Listen on the socket that the supervisor bound for this process; None: it was started without one."""
+    descriptor = os.environ.pop(ENV_SOCKET, "")
+    if not descriptor:
+        return None
+    listener = socket.socket(fileno=int(descriptor))
+    listener.set_inheritable(False)
+    try:
+        listener.listen(backlog)
+    except OSError:
+        # To older kernels, connections that a former life left behind belong to root.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen(backlog)
+    # Connections inherit both: none of them is in the way of the next life.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

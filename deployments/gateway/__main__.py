@@ -25,13 +25,15 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.worker.environment import adopt, socket_path
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guarded_http import guarded
-from holdfast.listen import KEEP_ALIVE_S, listen, many_files
+from holdfast.listen import KEEP_ALIVE_S, handed_over, listen, many_files
 from holdfast.operations.context import Context
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.shown import log_plainly
 from holdfast.storage.ledger import Ledger
 from holdfast.tls import require_tls
+
+_BACKLOG = 2048
 
 
 async def serve(settings: Settings, listening: socket.socket) -> None:
@@ -102,7 +104,7 @@ def _listen(settings: Settings) -> socket.socket:
     """Return the gateway's socket, taken before anything else is done."""
     require_tls(settings, settings.host, "HOLDFAST_HOST")
     try:
-        return listen(settings.host, settings.port, backlog=2048)
+        return handed_over(_BACKLOG) or listen(settings.host, settings.port, _BACKLOG)
     except OSError as error:
         raise SettingsError(
             f"HOLDFAST_PORT = {settings.port} on {settings.host}: {error.strerror}. Stop what listens there, or "

@@ -12,9 +12,11 @@ no request for that minute. In a thread of its own only the collector waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import runpy
+import sys
 import threading
 import time
 from typing import Any
@@ -25,9 +27,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast import tls
 from holdfast.deployments.local import prefect_database
 from holdfast.guarded_http import HEAD_S, guarded
+from holdfast.listen import handed_over
 from holdfast.settings import Settings
 
 YOUNG_EVERY_S = 1.0
+_BACKLOG = 2048
 _FIRST_WORD = 2
 """Number of a stream's first message after the one that opened it."""
 ALL_EVERY = 60
@@ -57,17 +61,37 @@ def _collect() -> None:
 
 def serve_guarded(settings: Settings) -> None:
     """Have uvicorn keep our deadlines, and serve by TLS if there is a certificate, however this process starts it."""
-    context, run = tls.of(settings).server(), uvicorn.run
+    context, listening = tls.of(settings).server(), handed_over(_BACKLOG)
+    if listening is not None:
+        _bind_nothing(sys.argv)
 
     def run_guarded(app: ASGIApp, **options: Any) -> None:
-        run(
+        config = uvicorn.Config(
             first_word_soon(app),
             http=guarded(),
             ssl_context_factory=None if context is None else lambda _config, _default: context,
-            **options,
+            **{name: value for name, value in options.items() if name != "app_dir"},
         )
+        server = uvicorn.Server(config)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=None if listening is None else [listening])
+        if not server.started:
+            sys.exit("the server did not start")
 
     uvicorn.run = run_guarded  # type: ignore[assignment]
+
+
+def _bind_nothing(argv: list[str]) -> None:
+    """Name any port on the command line: Prefect's command sees whether it can bind that one before it serves."""
+    from prefect.cli import _server_utils  # noqa: PLC0415  (after the environment is complete)
+
+    at, welcome = argv.index("--port") + 1, _server_utils.generate_welcome_blurb
+    port, argv[at] = argv[at], "0"
+
+    def with_port(base_url: str, ui_enabled: bool) -> str:
+        return welcome(base_url.removesuffix(":0") + f":{port}", ui_enabled)
+
+    _server_utils.generate_welcome_blurb = with_port
 
 
 def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:

@@ -37,6 +37,8 @@ class Service:
     socket: Path | None = None
     port: int | None = None
     """The TCP port that it needs."""
+    host: str = ""
+    """The address at which the supervisor holds that port for it; empty: it takes the port itself."""
     tls: Tls = PLAIN
     """How it is asked, if by TLS."""
     says: str = ""
@@ -75,6 +77,7 @@ def embedded(settings: Settings) -> list[Service]:
                 url=f"{settings.own_gateway}/healthz",
                 tls=tls.of(settings),
                 port=settings.port,
+                host=settings.host,
                 says="alert gateway",
             )
         )
@@ -100,6 +103,7 @@ def _prefect(settings: Settings) -> Service:
         url=f"{settings.prefect_api}/health",
         tls=tls.of(settings),
         port=port,
+        host=settings.host,
         says="Prefect server",
     )
 

@@ -23,8 +23,10 @@ import psutil
 
 from holdfast import private
 from holdfast.deployments.local import pidfile
+from holdfast.deployments.local.held_port import HeldPort
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.errors import HoldfastError
+from holdfast.listen import ENV_SOCKET
 from holdfast.paths import log_dir, run_dir
 from holdfast.settings import load
 from holdfast.shown import log_plainly
@@ -51,9 +53,17 @@ class Keeper:
         self._home = home
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+        self._held: HeldPort | None = None
 
     async def keep(self) -> None:
         """Start the service, again and again, until :meth:`stop`."""
+        try:
+            await self._keep()
+        finally:
+            if self._held is not None:
+                self._held.close()
+
+    async def _keep(self) -> None:
         delay = FIRST_DELAY_S
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -93,13 +103,16 @@ class Keeper:
         name = self._service.name
         path = self._service.log(self._home)
         _rotate(path)
+        held = self._hold()
+        handed = {} if held is None else {ENV_SOCKET: str(held.fileno())}
         with path.open("ab") as output:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._service.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | dict(self._service.env),
+                env=os.environ | dict(self._service.env) | handed,
+                pass_fds=() if held is None else (held.fileno(),),
                 cwd=self._home,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
@@ -115,9 +128,21 @@ class Keeper:
             status = await process.wait()
         finally:
             cutting.cancel()
+            if held is not None:
+                held.rest()
         pidfile.remove(self._home, name)
         # Its children are left to notice by themselves: runs of a dead worker still report how they ended.
         return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+
+    def _hold(self) -> HeldPort | None:
+        """Return the port that is held for the service; None: it takes its own, and reports why where it cannot."""
+        service = self._service
+        if self._held is None and service.host and service.port:
+            try:
+                self._held = HeldPort(service.host, service.port)
+            except OSError as error:
+                _log.warning("%s: port %d cannot be held: %s", service.name, service.port, error)
+        return self._held
 
 
 async def supervise(services: list[Service], home: Path) -> None:
