@@ -42,10 +42,11 @@ POKE_TIMEOUT_S = 1.0
 LIST_EVERY_S = 10.0
 """Seconds between two reads of the deployments that Prefect has, while it has all."""
 MOST_SUSPENDED = 200
-MOST_MESSAGE = 300
-_RAISED = "Flow run encountered an exception: "
-"""How Prefect begins the message of a run whose flow raised."""
 """Most suspended runs that are looked at in one round."""
+MOST_MESSAGE = 300
+"""Characters that are kept of the message of a run's state."""
+_RAISED = "Flow run encountered an exception: "
+"""Begins the message of a run whose flow raised."""
 
 _PHASES = {
     StateType.SCHEDULED: RunPhase.WAITING,
