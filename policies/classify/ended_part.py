@@ -11,7 +11,7 @@ import re
 from pathlib import PurePosixPath
 
 from holdfast.models.agent import EndedPart
-from holdfast.policies.classify import last_words, lived_on
+from holdfast.policies.classify import envelopes, last_words, lived_on
 from holdfast.policies.classify.boxed import START
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, registry
 
@@ -26,6 +26,12 @@ _HEAD = re.compile(
     re.MULTILINE,
 )
 """Announces the exception: of threading, multiprocessing, asyncio and loguru."""
+_ANYWHERE = re.compile(
+    r"Exception in thread |\bProcess [^\n]{1,100}:[ \t]*$|Task exception was never retrieved"
+    r"|An error has been caught in function ",
+    re.MULTILINE,
+)
+"""The same wherever it stands in a line, as long as what is before each line is not known."""
 _AWAY = 6
 """Lines at most between that and a traceback: asyncio names the task; a cause that was never raised has none."""
 _FRAME = re.compile(r'^\s*>?\s*File "([^"\n]{1,4096})", line (\d{1,9})', re.MULTILINE)
@@ -60,12 +66,12 @@ _MARGIN = re.compile(r"^ {2,40}[|+] ?", re.MULTILINE)
 
 def begins(text: str) -> bool:
     """Return whether such an ending is announced in ``text``."""
-    return _HEAD.search(last_words.unprefixed(text)) is not None or _starts_no_thread(text)
+    return _ANYWHERE.search(text) is not None or _starts_no_thread(text)
 
 
 def ended_part(log: str) -> EndedPart | None:
     """Return the newest part that ended by an exception; None: the log names none."""
-    text = last_words.unprefixed(log)
+    text = last_words.unprefixed(envelopes.unwrapped(log))
     for head in reversed(list(_HEAD.finditer(text))):
         start = text.find(START, head.end())
         if start < 0 or text.count("\n", head.end(), start) > _AWAY:

@@ -137,9 +137,14 @@ def test_what_is_no_part_that_ended(code: str) -> None:
     assert ended_part(written(code)) is None
 
 
-def test_prefixes_of_launchers_do_not_hide_it() -> None:
-    """As torchrun and Slurm write them before each line."""
+@pytest.mark.parametrize(
+    "prefix", ["[rank3]: ", "3: ", "2026-01-02T03:04:05.678Z ", "(train pid=812, ip=10.0.0.3) "]
+)
+def test_what_stands_before_each_line_does_not_hide_it(prefix: str) -> None:
+    """As torchrun, ``srun --label``, ``kubectl logs --timestamps`` and Ray write it."""
     log = written(THREAD.format(body="raise ValueError('bad record')"))
-    found = ended_part("".join(f"[rank3]: {line}" for line in log.splitlines(keepends=True)))
+    log = "".join(f"{prefix}{line}" for line in log.splitlines(keepends=True))
+    found = ended_part(log)
+    assert begins(log)
     assert found is not None
-    assert found.error == "ValueError: bad record"
+    assert (found.part, found.error) == ("thread Thread-1 (fetch)", "ValueError: bad record")
