@@ -83,7 +83,7 @@ def test_an_up_that_fails_ends_only_the_machines_that_it_started(
         raise UnavailableError("alert gateway did not come up")
 
     monkeypatch.setattr(drivers, "from_settings", lambda _: driver)
-    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    monkeypatch.setattr(control.service_ports, "check", lambda _: None)
     monkeypatch.setattr(bringup, "start", fails)
     with pytest.raises(UnavailableError, match="alert gateway"):
         control.up(Settings(home=tmp_path / ".holdfast"), 7, lambda _: None)
@@ -111,7 +111,7 @@ def test_an_up_that_gets_sigterm_leaves_nothing_behind(
 
     monkeypatch.setattr(drivers, "from_settings", lambda _: driver)
     monkeypatch.setattr(driver, "retire", asked_again)
-    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    monkeypatch.setattr(control.service_ports, "check", lambda _: None)
     monkeypatch.setattr(bringup, "start", ended)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as raised:
