@@ -15,7 +15,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import WAS_STOPPED
 from holdfast.models.wait import Wait
-from holdfast.policies.escalate.waits import duration
+from holdfast.policies.escalate.waits import duration, same_end
 
 _LEFT_OUT = frozenset({"attempt", "wait", "starting"})
 """Actions that are no decisions about the incident: how often it was tried, pauses while S3 is away, signs of life."""
@@ -179,7 +179,7 @@ def _end(record: Record, replayed: Replayed) -> Iterator[Row]:
         return
     # Another incident came first: the replay, which does not know of it, comes as far and no further.
     cut_off = was.state is IncidentState.DISMISSED and now.state is IncidentState.OPEN
-    same = cut_off or (was.state is now.state and was.summary == now.summary)
+    same = cut_off or (was.state is now.state and same_end(was.summary, now.summary))
     yield Row(step="ends", recorded=_ended(was), replayed=_ended(now, replayed), same=same)
     before, after = _wait(record.wait), _wait(replayed.wait)
     if before or after:

@@ -134,7 +134,8 @@ class Hindsight(Context):
         step = int(result.get("step", reached))
         past = self._record.epoch(epoch) if action.key not in self.assumed else None
         if past and past.code_version != job.code_version:
-            # A version that a person had shipped meanwhile rode on this restart.
+            # A version that a person had shipped meanwhile rode on this restart; a later rollback may mark it.
+            self._copy.add_version(job.name, past.code_version, past.code_version, "shipped meanwhile")
             job = self._copy.set_job(job.name, code_version=past.code_version)
         self._copy.open_epoch(
             job.name, epoch, step, job.code_version, job.machines, "hindsight", incident_id=action.incident_id

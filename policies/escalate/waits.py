@@ -141,9 +141,19 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     return Outlook(wait=dated, said=told)
 
 
+_NEEDS_THAT = ". Needs "
+_RESUMED = ". A person resumed the job since:"
+
+
 def resumed(summary: str, epoch: int) -> str:
     """Return the summary of an incident that waited, once a person had its job started: the wait is no more."""
-    return f"{summary.partition('. Needs ')[0]}. A person resumed the job since: epoch {epoch} was started"
+    return f"{summary.partition(_NEEDS_THAT)[0]}{_RESUMED} epoch {epoch} was started"
+
+
+def same_end(recorded: str, again: str) -> bool:
+    """Return whether two summaries agree; a person may have resumed the job since the first was recorded."""
+    before, resumed_since, _ = recorded.partition(_RESUMED)
+    return before == again.partition(_NEEDS_THAT)[0] if resumed_since else recorded == again
 
 
 def due(wait: Wait, seen: WaitFacts) -> str:
