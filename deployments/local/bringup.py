@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast import envfile
+import httpx
+
+from holdfast import envfile, secret, tls
 from holdfast.deployments.local import machines, pidfile
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
@@ -31,6 +33,7 @@ DEATHS = 4
 TOLD_EVERY_S = 5.0
 """Between two lines that name what has not come up yet."""
 _LAST_LINES = 15
+_ASKED_S = 5.0
 
 
 def start(settings: Settings, wanted: int, progress: Progress, started: list[str]) -> None:
@@ -153,6 +156,41 @@ def _register(
             return
     names = asyncio.run(register.register(settings))
     progress(f"{len(names)} deployments are registered")
+
+
+def register_again(settings: Settings, progress: Progress) -> None:
+    """Register the deployments that Prefect lacks, such as one that was deleted, or of a package installed since.
+
+    Raises:
+        UnavailableError: the API does not answer any more.
+        SettingsError: a flow is wrong, or the server refused it.
+    """
+    from holdfast.deployments.worker import manifest, register  # noqa: PLC0415  (costs a second)
+
+    wanted = {each.name for each in manifest.all_deployments()}
+    there = _registered(settings, wanted)
+    if there is None or not (lacks := sorted(wanted - there)):
+        return
+    asyncio.run(register.register(settings))
+    progress(f"registered again: {join_names(lacks)}")
+
+
+def _registered(settings: Settings, names: Collection[str]) -> set[str] | None:
+    """Return the deployments of these names that Prefect has; None: it gives no answer."""
+    user, _, password = secret.prefect_auth(settings).partition(":")
+    try:
+        answer = httpx.post(
+            f"{settings.prefect_api}/deployments/filter",
+            json={"deployments": {"name": {"any_": sorted(names)}}},
+            auth=(user, password) if user else None,
+            timeout=_ASKED_S,
+            trust_env=False,
+            **tls.of(settings).http(),
+        )
+        answer.raise_for_status()
+        return {str(each["name"]) for each in answer.json()}
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _why(missing: Sequence[Service], home: Path, how: str) -> str:

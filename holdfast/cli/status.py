@@ -32,7 +32,7 @@ def status(as_json: AsJson = False) -> None:
     if lacks := facts["prefect"].get("lacks"):
         say(
             f"Prefect has no deployment of {', '.join(lacks)}: their incidents run without it. "
-            "Run `prefect deploy --all`."
+            "Run `holdfast up`, or `prefect deploy --all` where you deploy to a Prefect of your own."
         )
 
 

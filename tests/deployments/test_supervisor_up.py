@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from holdfast import secret
 from holdfast.deployments.local import control, pidfile
 from holdfast.drivers import processes
 from holdfast.drivers.local import LocalDriver
@@ -81,7 +82,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.mark.usefixtures("surroundings")
 def test_up_twice_kill_and_down(home: Path) -> None:
-    """Everything comes up, a second up changes nothing, what dies comes back, down leaves state and nothing else."""
+    """Everything comes up, a second up registers what was deleted, what dies comes back, down leaves state alone."""
     said: list[str] = []
     settings = control.up(home, 1, said.append, port=free_ports())
     assert control.is_up(home)
@@ -98,7 +99,16 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     wait_for("it answers", answers)
     before = serving(home)
     assert None not in before.values()
-    control.up(home, 1, said.append, port=settings.port + 5)
+    with httpx.Client(
+        base_url=settings.prefect_api,
+        auth=tuple(secret.prefect_auth(settings).split(":", 1)),  # type: ignore[arg-type]
+        trust_env=False,
+    ) as prefect:
+        lost = prefect.get("/deployments/name/job-hang/job-hang").json()["id"]
+        assert prefect.delete(f"/deployments/{lost}").is_success
+        control.up(home, 1, said.append, port=settings.port + 5)
+        assert prefect.get("/deployments/name/job-hang/job-hang").is_success
+    assert "registered again: job-hang" in said
     assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
     assert serving(home) == before
     assert any("running already" in line for line in said)
@@ -106,6 +116,8 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     gateway = pidfile.running(home, "gateway")
     assert gateway
     gateway.kill()
+    with pytest.raises(OSError, match="in use"):  # nor is the port free for others meanwhile
+        socket.create_server((settings.host, settings.port))
     wait_for("another gateway", lambda: (new := pidfile.running(home, "gateway")) and new.pid != gateway.pid)
     wait_for("it answers", answers)
 

@@ -75,7 +75,8 @@ class Dispatcher:
             return
         if now and now != self.lacks:
             log.error(
-                "Prefect has no deployment of %s: their incidents run without Prefect; run `prefect deploy --all`",
+                "Prefect has no deployment of %s: their incidents run without Prefect; run `holdfast up`, or "
+                "`prefect deploy --all` where you deploy to a Prefect of your own",
                 ", ".join(now),
             )
         elif self.lacks and not now:
