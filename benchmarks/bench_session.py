@@ -34,7 +34,9 @@ NOTES = (
     f"Session: step(), checkpoint() and two phases, with all they send (a process takes it), but without the copy of "
     f"the state; median of {STEPS} steps per run.",
     f"agent at rest: over {REST_S:.0f} s, each of the machines that stand by; its fork server, which has torch "
-    "loaded, is another process.",
+    "loaded, is another process. Memory and modules: of an agent that is a program of its own, as on a cluster. Those "
+    "that one `holdfast up` starts together are forks of one process that has torch, and share its pages: of each of "
+    "them only the memory that it does not share counts.",
 )
 
 
@@ -101,12 +103,17 @@ def _agents_at_rest(site: Site) -> list[Row]:
     time.sleep(REST_S)
     over = time.perf_counter() - begun
     shares = [100 * (_cpu_s(agent) - first) / over for agent, first in zip(agents, before, strict=True)]
-    sizes = [agent.memory_info().rss / 2**20 for agent in agents]
-    with_torch = sum("libtorch" in Path(f"/proc/{agent.pid}/maps").read_text() for agent in agents)
+    own = [agent.memory_full_info().uss / 2**20 for agent in agents]
+    known = {machine.name for machine in site.gateway.machines()}
+    site.more_machines(1)
+    [added] = [machine.name for machine in site.gateway.machines() if machine.name not in known]
+    alone = _agent(site, added)
+    with_torch = "libtorch" in Path(f"/proc/{alone.pid}/maps").read_text()
     return [
         Row("agent at rest, CPU", "% of a core", shares, 1.0),
-        Row("agent at rest, resident memory", "MiB", sizes, 80.0),
-        Row("agents with torch loaded", "", [with_torch], 0),
+        Row("agent at rest, resident memory", "MiB", [alone.memory_info().rss / 2**20], 80.0),
+        Row("agent at rest, memory of its own where machines share a host", "MiB", own, 80.0),
+        Row("agents with torch loaded", "", [int(with_torch)], 0),
     ]
 
 

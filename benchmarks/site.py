@@ -54,6 +54,12 @@ class Site:
     scratch: Path
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
+    def more_machines(self, count: int) -> None:
+        """Add so many machines, and wait until they stand by."""
+        there = len(self.gateway.machines())
+        control.up(self.settings.home, there + count, lambda _: None)
+        self.wait_for_standbys(there + count)
+
     def folder(self) -> Path:
         """A new empty folder."""
         path = self.scratch / f"r{next(self._numbers)}"
