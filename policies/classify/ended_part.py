@@ -8,12 +8,13 @@ rank stands out by the job's own doing.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from holdfast.models.agent import EndedPart
 from holdfast.policies.classify import envelopes, last_words, lived_on
 from holdfast.policies.classify.boxed import START
-from holdfast.policies.classify.patterns import RANK_LOG_FILE, registry
+from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 _HEAD = re.compile(
     r"^(?:"
@@ -41,7 +42,7 @@ _NO_THREADS = "no_more_threads"
 """The pattern of libraries that start their threads themselves, and report no exception."""
 _MOST_CHARS = 300
 _OWN = frozenset(
-    {
+    [
         "code",
         "numeric",
         "framework",
@@ -51,8 +52,9 @@ _OWN = frozenset(
         "checkpoint",
         "host_memory",
         "gpu_memory",
-    }
-    | {"remote_storage", "service"}
+        "remote_storage",
+        "service",
+    ]
 )
 """Causes of which the machine is not the source. The others (``gpu``, ``network``, disks) may be its fault."""
 
@@ -64,9 +66,9 @@ _MARGIN = re.compile(r"^ {2,40}[|+] ?", re.MULTILINE)
 """Stands before each line of an exception group."""
 
 
-def begins(text: str) -> bool:
-    """Return whether such an ending is announced in ``text``."""
-    return _ANYWHERE.search(text) is not None or _starts_no_thread(text)
+def begins(text: str, known: Iterable[Match]) -> bool:
+    """Return whether such an ending is announced in ``text``, of which ``known`` are the lines that are recognised."""
+    return _ANYWHERE.search(text) is not None or any(match.pattern.name == _NO_THREADS for match in known)
 
 
 def ended_part(log: str) -> EndedPart | None:
@@ -122,10 +124,6 @@ def _place(traceback: str) -> str:
     own = [frame for frame in frames if not any(folder in frame[0] for folder in _INSTALLED)]
     found = (own or frames)[-1:]
     return f"{PurePosixPath(found[0][0]).name}:{found[0][1]}" if found else ""
-
-
-def _starts_no_thread(text: str) -> bool:
-    return any(match.pattern.name == _NO_THREADS for match in registry(RANK_LOG_FILE).matches(text))
 
 
 def _no_thread(log: str) -> EndedPart | None:

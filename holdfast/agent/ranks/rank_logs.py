@@ -77,10 +77,11 @@ class RankLogs:
         if key not in self._followers:
             self._followers[key] = Follower(run.log(rank), from_start=True)
         text = lived_on.plain("\n".join(self._followers[key].lines())[-_MOST_CHARS:])
-        if text and ended_part.begins(text):
+        matches = self._patterns.matches(text) if text else []
+        if ended_part.begins(text, matches):
             self._ended_at[key] = time.time()
         found: dict[str, tuple[Match, int]] = {}
-        for match in self._patterns.matches(text) if text else ():
+        for match in matches:
             if lived_on.handled(match.line):
                 continue
             first, count = found.get(match.pattern.name, (match, 0))

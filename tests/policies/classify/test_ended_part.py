@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from holdfast.policies.classify.ended_part import begins, ended_part
+from holdfast.policies.classify.patterns import RANK_LOG_FILE, registry
 
 THREAD = """
 import threading
@@ -19,6 +20,11 @@ thread.start()
 thread.join()
 print("the main thread goes on")
 """
+
+
+def announced(log: str) -> bool:
+    """Return whether the one who reads along takes notice."""
+    return begins(log, registry(RANK_LOG_FILE).matches(log))
 
 
 def written(code: str) -> str:
@@ -51,7 +57,7 @@ def test_a_thread_that_ended(body: str, error: str, own: bool) -> None:
     """With its name and the place; whether its machine may be the cause."""
     log = written(THREAD.format(body=body))
     found = ended_part(log)
-    assert begins(log)
+    assert announced(log)
     assert found is not None
     assert (found.part, found.error, found.own) == ("thread Thread-1 (fetch)", error, own)
     assert found.place == "<string>:4"
@@ -118,7 +124,7 @@ def test_what_loguru_caught_in_a_thread() -> None:
 def test_a_library_that_could_start_no_thread(log: str) -> None:
     """It reports no exception, and the rank may wait for that thread."""
     found = ended_part(f"step 3 loss 2.0\n{log}")
-    assert begins(log)
+    assert announced(log)
     assert found is not None
     assert (found.part, found.own) == ("", True)
 
@@ -145,6 +151,6 @@ def test_what_stands_before_each_line_does_not_hide_it(prefix: str) -> None:
     log = written(THREAD.format(body="raise ValueError('bad record')"))
     log = "".join(f"{prefix}{line}" for line in log.splitlines(keepends=True))
     found = ended_part(log)
-    assert begins(log)
+    assert announced(log)
     assert found is not None
     assert (found.part, found.error) == ("thread Thread-1 (fetch)", "ValueError: bad record")
