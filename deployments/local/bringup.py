@@ -165,7 +165,7 @@ def register_again(settings: Settings, progress: Progress) -> None:
         UnavailableError: the API does not answer any more.
         SettingsError: a flow is wrong, or the server refused it.
     """
-    from holdfast.deployments.worker import manifest, register  # noqa: PLC0415  (costs a second)
+    from holdfast.deployments.worker import manifest, register  # noqa: PLC0415  (seldom needed)
 
     wanted = {each.name for each in manifest.all_deployments()}
     there = _registered(settings, wanted)

@@ -166,8 +166,8 @@ def _more_machines(home: Path, machines: int, progress: Progress, port: int | No
     progress(f"services of {running.home} are running already: gateway {running.gateway}")
     if port not in (None, running.port):
         progress(f"--port {port}: the port is not changed while they run; `holdfast down` first")
-    bringup.register_again(running, progress)
     local_machines.have(running, machines, progress, threading.Event())
+    bringup.register_again(running, progress)
     return running
 
 

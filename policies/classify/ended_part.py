@@ -35,9 +35,7 @@ _ANYWHERE = re.compile(
 """The same wherever it stands in a line, as long as what is before each line is not known."""
 _AWAY = 6
 """Lines at most between that and a traceback: asyncio names the task; a cause that was never raised has none."""
-_FRAME = re.compile(r'^\s*>?\s*File "([^"\n]{1,4096})", line (\d{1,9})', re.MULTILINE)
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
-_LINKS = ("The above exception was", "During handling of the above exception")
 _NO_THREADS = "no_more_threads"
 """The pattern of libraries that start their threads themselves, and report no exception."""
 _MOST_CHARS = 300
@@ -62,8 +60,6 @@ _OF_THE_HOST = frozenset(
     {"OSError", "FileNotFoundError", "PermissionError", "NotADirectoryError", "TimeoutError"}
 )
 """Without a known cause these may come from a mount or a file that is missing on one machine."""
-_MARGIN = re.compile(r"^ {2,40}[|+] ?", re.MULTILINE)
-"""Stands before each line of an exception group."""
 
 
 def begins(text: str, known: Iterable[Match]) -> bool:
@@ -100,7 +96,7 @@ def _part(head: re.Match[str]) -> str:
 
 def _exception(text: str, start: int) -> str:
     printed = text[start : _end(text, start)]
-    return _MARGIN.sub("", printed) if text[:start].endswith("Exception Group ") else printed
+    return envelopes.ungrouped(printed) if text[:start].endswith("Exception Group ") else printed
 
 
 def _end(text: str, start: int) -> int:
@@ -109,8 +105,8 @@ def _end(text: str, start: int) -> int:
     for line in text[start:].splitlines(keepends=True):
         rest = line.strip()
         if inside:
-            inside = not rest or line[0] in " \t>" or rest.startswith((START, *_LINKS))
-        elif rest and not rest.startswith(_LINKS):
+            inside = not rest or line[0] in " \t>" or rest.startswith((START, *last_words.LINKS))
+        elif rest and not rest.startswith(last_words.LINKS):
             return at
         else:
             inside = bool(rest)
@@ -120,10 +116,9 @@ def _end(text: str, start: int) -> int:
 
 def _place(traceback: str) -> str:
     """Return the innermost place in a file that is not installed, else the innermost of all."""
-    frames = _FRAME.findall(traceback)
+    frames = last_words.frames(traceback)
     own = [frame for frame in frames if not any(folder in frame[0] for folder in _INSTALLED)]
-    found = (own or frames)[-1:]
-    return f"{PurePosixPath(found[0][0]).name}:{found[0][1]}" if found else ""
+    return next((f"{PurePosixPath(file).name}:{line}" for file, line, _ in reversed(own or frames)), "")
 
 
 def _no_thread(log: str) -> EndedPart | None:

@@ -51,8 +51,13 @@ def unwrapped(log: str) -> str:
         known = "|".join([*shapes][:_PREFIXES])
         text = re.sub(rf"^(?:{known})", "", text, flags=re.MULTILINE)
     if "Exception Group Traceback" in text and set(_MEMBERS.findall(text)) == {"1"}:
-        text = _OF_GROUP.sub("", _RULE.sub("", text))  # its only member is what was raised
+        text = ungrouped(text)  # its only member is what was raised
     return log if text == lived_on.plain(log) else text
+
+
+def ungrouped(text: str) -> str:
+    """Return an exception group without what is drawn around its members."""
+    return _OF_GROUP.sub("", _RULE.sub("", text))
 
 
 def _shape(prefix: str) -> str:

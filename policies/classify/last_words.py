@@ -16,7 +16,7 @@ from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 _IGNORED = "Exception ignored "
 """Begins the line before a traceback that nothing came of: of a finalizer, mostly while the process ends."""
-_LINKS = (
+LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
@@ -130,11 +130,14 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
     was only logged is not what the process ended with.
     """
     text, start, end = _ended_with(unprefixed(log))
-    if not _is_last(text, start, end):
-        return []
-    rest = text[start + len(START) : end]
-    frames = _FRAME.findall(rest[: last.start()]) if (last := _named(rest)) else []
-    return [(file, int(line), name or "<module>") for file, line, name in frames]
+    return frames(text[start:end]) if _is_last(text, start, end) else []
+
+
+def frames(text: str) -> list[tuple[str, int, str]]:
+    """Return file, line and function of each frame of the last traceback in ``text``, the deepest last."""
+    rest = text[text.rfind(START) + len(START) :]
+    found = _FRAME.findall(rest[: last.start()]) if (last := _named(rest)) else []
+    return [(file, int(line), name or "<module>") for file, line, name in found]
 
 
 def _named(rest: str) -> re.Match[str] | None:
@@ -182,7 +185,7 @@ def _last_raised(text: str) -> tuple[int, int]:
 
 
 def _first_of_chain(text: str, start: int) -> int:
-    while text[:start].rstrip().endswith(_LINKS) and (earlier := text.rfind(START, 0, start)) >= 0:
+    while text[:start].rstrip().endswith(LINKS) and (earlier := text.rfind(START, 0, start)) >= 0:
         start = earlier
     return start
 

@@ -63,6 +63,14 @@ def test_a_thread_that_ended(body: str, error: str, own: bool) -> None:
     assert found.place == "<string>:4"
 
 
+def test_the_place_is_that_of_the_last_exception() -> None:
+    """Not of the one that it was raised while handling."""
+    body = "exec('def f(): raise KeyError(1)\\ntry: f()\\nexcept KeyError: raise ValueError(2)')"
+    found = ended_part(written(THREAD.format(body=body)))
+    assert found is not None
+    assert (found.error, found.place) == ("ValueError: 2", "<string>:3")
+
+
 def test_a_child_process_that_ended() -> None:
     """Of ``multiprocessing``."""
     found = ended_part(
