@@ -74,16 +74,18 @@ class Tab:
         await self.until(f"document.body.innerText.includes({json.dumps(text)})")
 
     async def click(self, selector: str, text: str = "") -> None:
-        """Click the first element that matches and contains ``text``."""
+        """Click the first element that matches and contains ``text``.
+
+        It is found and clicked in one script: between two the page may make its view anew, as when colours change.
+        """
         every = f"[...document.querySelectorAll({json.dumps(selector)})]"
         found = f"{every}.find(e => e.textContent.includes({json.dumps(text)}))"
-        await self.until(f"!!{found}")
-        await self.run(f"{found}.click()")
+        await self.until(f"(e => !!e && (e.click(), true))({found})")
 
     async def fill(self, name: str, value: str) -> None:
         """Type into the field of a form."""
-        await self.until(f"!!document.querySelector('[name={name}]')")
-        await self.run(f"document.querySelector('[name={name}]').value = {json.dumps(value)}")
+        field = f"document.querySelector('[name={name}]')"
+        await self.until(f"(e => !!e && (e.value = {json.dumps(value)}, true))({field})")
 
     async def key(self, key: str) -> None:
         """Press a key."""
