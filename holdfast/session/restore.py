@@ -10,7 +10,7 @@ from torch import distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
 from holdfast.errors import CheckpointError
-from holdfast.session import rng, unstructured
+from holdfast.session import common_values, rng, unstructured
 from holdfast.session.known import Known
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format import structure
@@ -86,6 +86,7 @@ def restore_with(
         unstructured.load(tree, trees)
     else:
         loading.read(trees)
+        loading.require_common()
         loaded = load(loading.tensors)
         loading.require_all_taken()
         if loading.needs_more_trees():
@@ -117,12 +118,25 @@ class _Loading:
             self.structured = False
             return unstructured.template(self.tree) | self._random(metadata)
         self.source = self.rank if self.rank in saved else saved[self.rank % len(saved)]
-        exact = self.own or len(saved) == self.world_size
-        return dict.fromkeys(self.tree.wanted(saved, self.source, names, exact=exact))
+        self._exact = self.own or len(saved) == self.world_size
+        wanted = self.tree.wanted(saved, self.source, names, exact=self._exact)
+        if not self._exact:
+            share = saved[self._exchange.rank :: self._exchange.size]
+            wanted += common_values.trees_of(self.tree.strict_optimizers(), share, names)
+        return dict.fromkeys(wanted)
 
     def read(self, trees: Mapping[str, Any]) -> None:
         """Take the answer to :meth:`trees`."""
         self._trees = trees
+
+    def require_common(self) -> None:
+        """Refuse plain values of optimizers that differ from rank to rank, at another number of ranks. Collective.
+
+        Raises:
+            CheckpointError: names the path; on every rank.
+        """
+        if not self._exact:
+            common_values.require_common(self.tree.strict_optimizers(), self._trees, self._exchange)
 
     def tensors(self, metadata: Metadata) -> dict[str, Any]:
         """Return room for everything that the trees name."""

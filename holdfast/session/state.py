@@ -221,6 +221,10 @@ class StateTree:
         )
         return mine + [name for name in theirs if name in names]
 
+    def strict_optimizers(self) -> list[str]:
+        """Return names of the optimizers that take all that was saved of them, or nothing."""
+        return [name for name, _ in self.optimizers() if name not in self._lenient]
+
     def want(self, known: Known, trees: Mapping[str, Node], source: int) -> None:
         """Make room for everything that a checkpoint holds.
 

@@ -29,6 +29,7 @@ _OBJECT = (
 _PART = (
     r"optimizer\.state\.\S*: it was made of a rank's part of the parameter, .* Restore at the number of ranks"
 )
+_NUMBER = r"optimizer\.state\.\S*\.best: it differs from rank to rank \(\S+ on rank 0, \S+ on rank 1\)"
 REFUSED: dict[str, dict[str, str]] = {
     # A matrix for all of the gradient, in an object; of a part, what it gives is not summed over the ranks yet.
     "optimizer: galore": {"divided": _OBJECT, "elsewhere": _PART},
@@ -37,8 +38,11 @@ REFUSED: dict[str, dict[str, str]] = {
     "optimizer of its part of parameters: plain": {"elsewhere": _PART},
     "optimizer of its part of parameters: plain, at once": {"elsewhere": _PART},
     "optimizer of its part of parameters: class": {"elsewhere": _PART},
+    # The norm of a rank's part of the gradient, as a plain number.
+    "optimizer: scalar": {"resized": _NUMBER},
 }
-"""What the error must hold: where a parameter was whole and is divided now, and where ranks have other parts of it."""
+"""What the error must hold: where a parameter was whole and is divided now, where ranks have other parts of it, and
+where there is another number of ranks."""
 
 _EVERYWHERE = ("fsdp", "hsdp", "tp", "tp_fsdp")
 UNTRAINED: dict[str, tuple[str, ...]] = {
@@ -79,7 +83,9 @@ def kinds(saved: str, loaded: str, *, same_size: bool = True) -> tuple[list[Trai
         each for each in TRAININGS if not each.refused and layouts.isdisjoint(UNTRAINED.get(each.name, ()))
     ]
     how = move(saved, loaded, same_size=same_size)
-    refused = {each.name: REFUSED[each.name][how] for each in able if how in REFUSED.get(each.name, {})}
+    hows = (how,) if same_size else (how, "resized")
+    told = {each.name: [REFUSED.get(each.name, {}).get(how) for how in hows] for each in able}
+    refused = {name: next(filter(None, some)) for name, some in told.items() if any(some)}
     return [each for each in able if each.name not in refused], refused
 
 

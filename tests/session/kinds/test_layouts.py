@@ -38,9 +38,7 @@ REGULAR = [
 
 def test_kinds_have_the_names_of_the_table() -> None:
     """No expectation is for a kind that is not there."""
-    assert {*REFUSED, *UNTRAINED, *REGULAR, *NOT_AT_THREE, *NOT_AT_FOUR, *NOT_RESIZED} <= {
-        each.name for each in TRAININGS
-    }
+    assert {*REFUSED, *UNTRAINED, *REGULAR, *NOT_AT_THREE, *NOT_AT_FOUR} <= {each.name for each in TRAININGS}
 
 
 def _require(found: list[dict[str, str]]) -> None:
@@ -60,12 +58,6 @@ NOT_AT_FOUR = {
     "optimizer: galore": "as above",
 }
 """Kinds whose own step cannot go on where FSDP2 shards over four ranks, and why."""
-
-
-NOT_RESIZED = {
-    "optimizer: scalar": "the norm of a rank's part alone: each rank has another one, and takes one of them",
-}
-"""Kinds with numbers that differ from rank to rank, which are taken to be the same on all."""
 
 
 def _of_four() -> list[str]:
@@ -91,7 +83,7 @@ def test_every_kind_comes_back_on_a_mesh_of_another_size(
     by: int, saved: str, loaded: str, tmp_path: Path
 ) -> None:
     """A job of two ranks goes on at four, on a mesh of two dimensions, and one of four at two."""
-    names = [each for each in _of_four() if each not in NOT_RESIZED]
+    names = _of_four()
     ranks(by, f"{MOVES}:saved_for_others", folder=tmp_path, layout=saved, loaded=loaded, names=names)
     args = {"saved": saved, "layout": loaded, "names": names, "tier": "shards", "by": by}
     _require(ranks(6 - by, f"{MOVES}:loaded_from_others", folder=tmp_path, **args))
@@ -101,7 +93,6 @@ NOT_AT_THREE = {
     "optimizer: LBFGS": "torch flattens no parameter that is unevenly sharded",
     "optimizer: LBFGS, line search": "as above",
     "optimizer: Muon": "torch's step changes placements in place",
-    **NOT_RESIZED,
 }
 """Kinds whose own step cannot go on at three ranks, and why."""
 
