@@ -27,8 +27,9 @@ class EpochLoader:
             scheduler.step()
 
     An epoch is done when the next one is asked for: what follows its last batch (an evaluation, a scheduler's step)
-    happens after a restore of that batch, too. The order of an epoch is drawn again from the random state of its
-    beginning; random numbers of training are those of a run that was not interrupted.
+    happens after a restore of that batch, too. One that is left by ``break`` is over. The order of an epoch is drawn
+    again from the random state of its beginning; random numbers of training are those of a run that was not
+    interrupted.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -49,7 +50,8 @@ class EpochLoader:
         self.taken = 0
         """Batches of all epochs that were handed out."""
         self._beginning: dict[str, Any] = {}
-        self._goes_on = self._begun = False
+        self._goes_on = self._begun = self._over = False
+        self._iterator: object = None
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
@@ -65,8 +67,8 @@ class EpochLoader:
         """Yield those of all epochs' ``numbers`` that are not done; first the one that was broken off."""
         while self.epoch < len(numbers):
             yield numbers[self.epoch]
-            self.epoch, self.batch = self.epoch + 1, 0
-            self._goes_on = self._begun = False
+            self.epoch, self.batch, self._iterator = self.epoch + 1, 0, None
+            self._goes_on = self._begun = self._over = False
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the epoch's batches from the place on; each counts as used when it is handed out."""
@@ -76,12 +78,13 @@ class EpochLoader:
                 "`loader.epochs(range(...))` and, within it, once over the loader; look at a batch beforehand "
                 "through a DataLoader of its own"
             )
-        self._begun = True
-        return self._counted(self._rest() if self._goes_on else self._whole())
+        self._begun, self._iterator = True, (mine := object())
+        batches = self._rest() if self._goes_on else self._whole()
+        return iter(()) if self._over else self._counted(batches, mine)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, and the random state at the beginning of the epoch."""
-        place = {"epoch": self.epoch, "batch": self.batch, "taken": self.taken}
+        place = {"epoch": self.epoch, "batch": self.batch, "taken": self.taken, "over": self._over}
         return {**place, "beginning": self._beginning, "world_size": _world_size()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -97,12 +100,17 @@ class EpochLoader:
             )
         self.epoch, self.batch, self.taken = state["epoch"], state["batch"], state["taken"]
         self._beginning = state["beginning"]
-        self._goes_on, self._begun = self.batch > 0, False
+        self._goes_on, self._begun, self._iterator = self.batch > 0, False, None
+        self._over = state.get("over", False)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self.batch, self.taken = self.batch + 1, self.taken + 1
-            yield batch
+    def _counted(self, batches: Iterator[Any], mine: object) -> Iterator[Any]:
+        try:
+            for batch in batches:
+                self.batch, self.taken = self.batch + 1, self.taken + 1
+                yield batch
+        except GeneratorExit:  # the script left the loop, by `break` mostly; perhaps that of an epoch before
+            self._over = self._over or self._iterator is mine
+            raise
 
     def _whole(self) -> Iterator[Any]:
         self._beginning = {

@@ -52,7 +52,7 @@ class OtherPart:
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save: its state dictionary is read at every save."""
-        state, before = self.value.state_dict(), dict(placing.candidates)
+        state, before = self._state(), dict(placing.candidates)
         views = Views()
         encoder, nodes = self._written(state, placing, views)
         windows = views.arrays.overlapping()
@@ -70,6 +70,12 @@ class OtherPart:
         names, self._names = self._names, set(encoder.stock.values)
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
+
+    def _state(self) -> Any:
+        if self._names is not None:
+            return self.value.state_dict()
+        with loaders.saving(self.name):  # the first save
+            return self.value.state_dict()
 
     def _written(
         self, state: Any, placing: Placing, views: Views, windows: Set[int] = frozenset()
@@ -135,7 +141,7 @@ class OtherPart:
 
     def give(self, state: Any) -> None:
         """Have the object take its state."""
-        with loaders.restoring() as loaded:
+        with loaders.restoring(self.name) as loaded:
             try:
                 self.value.load_state_dict(state)
             except Exception as error:  # the object's own error, which mostly names no object

@@ -81,8 +81,8 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
 class Training:
     """A script with an evaluation, which draws random numbers, and a schedule by epochs."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = EpochLoader(loader)
+    def __init__(self, loader: DataLoader[Any], leaves_at: int | None = None) -> None:
+        self.loader, self.leaves_at = EpochLoader(loader), leaves_at
         self.did: list[Any] = []
         self.saved: list[tuple[int, Any, Any]] = []
 
@@ -92,8 +92,15 @@ class Training:
                 self.loader.sampler.set_epoch(epoch)
             for number, batch in enumerate(self.loader, self.loader.batch):
                 self.did.append((epoch, number, batch.tolist(), torch.rand(()).item()))
-                self.saved.append((len(self.did), copy.deepcopy(self.loader.state_dict()), rng.capture()))
+                if number + 1 == self.leaves_at:
+                    break
+                self._save()
+            if self.leaves_at:
+                self._save()
             self.did.append((epoch, "evaluated", torch.rand(()).item()))
+
+    def _save(self) -> None:
+        self.saved.append((len(self.did), copy.deepcopy(self.loader.state_dict()), rng.capture()))
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -111,6 +118,38 @@ def test_it_goes_on_after_any_batch(kind: str) -> None:
         again.loader.load_state_dict(state)
         again.run()
         assert whole.did[:done] + again.did == whole.did, f"restored after {done} of {len(whole.did)}"
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_epoch_that_was_left_is_over(kind: str) -> None:
+    """A save between ``break`` and the next epoch: no batch of that epoch is left to train on."""
+    torch.manual_seed(1)
+    whole = Training(LOADERS[kind](), leaves_at=2)
+    whole.run()
+    assert whole.loader.taken == 2 * EPOCHS
+    for done, state, random in whole.saved:
+        torch.manual_seed(7)
+        again = Training(LOADERS[kind](), leaves_at=2)
+        rng.apply(random)
+        again.loader.load_state_dict(state)
+        again.run()
+        assert whole.did[:done] + again.did == whole.did, f"restored after {done} of {len(whole.did)}"
+
+
+def test_an_iterator_of_an_epoch_before_ends_none_later() -> None:
+    """One that the script still holds is closed when the next one takes its name."""
+    loader = EpochLoader(LOADERS["in order"]())
+    seen = []
+    for _ in loader.epochs(range(2)):
+        batches = iter(loader)
+        next(batches)
+        seen.append(loader.state_dict()["over"])
+    assert seen == [False, False]
+    again = EpochLoader(LOADERS["in order"]())
+    again.load_state_dict(loader.state_dict() | {"batch": 1, "epoch": 1})
+    del batches
+    assert next(again.epochs(range(2))) == 1
+    assert len(list(again)) == 3
 
 
 def test_what_was_done_is_not_read_again() -> None:

@@ -102,6 +102,26 @@ def test_an_order_that_would_be_drawn_again_is_refused(make_agent: MakeAgent, wo
         session_of(make_agent()).restore({"loader": loader})
 
 
+def test_such_an_order_inside_of_a_part_is_refused_at_the_first_save(make_agent: MakeAgent) -> None:
+    """Where the part asks the loader for its state; one that it only holds is no one's concern."""
+    data = torch.arange(8)
+    sampler = torch.utils.data.RandomSampler(data)  # type: ignore[arg-type]
+    loader: Any = StatefulDataLoader(data, batch_size=2, sampler=sampler)  # type: ignore[arg-type]
+    holder = Counter()
+    vars(holder)["loader"] = loader
+    session = session_of(make_agent())
+    session.restore(holds := {"holder": holder})
+    session.step(1)
+    session.checkpoint(holds)
+    assert session.flush()
+    session = session_of(make_agent())
+    session.restore(state := {"loader": Wrapped(loader)})
+    session.step(1)
+    with pytest.raises(ScriptRefusedError, match=r"state\['loader'\].*RandomSampler.*an EpochLoader"):
+        session.checkpoint(state)
+    assert "ask" not in StatefulDataLoader.state_dict.__name__
+
+
 def test_an_order_that_torchdata_keeps_is_not_refused(make_agent: MakeAgent) -> None:
     """``shuffle=True`` takes torchdata's sampler."""
     loader: Any = StatefulDataLoader(torch.arange(8), batch_size=2, shuffle=True)  # type: ignore[arg-type]
