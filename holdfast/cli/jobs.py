@@ -39,15 +39,21 @@ def resume(
 
 def stop(job: JobName, as_json: AsJson = False) -> None:
     """Stop a job; its checkpoints in S3 stay."""
-    kept = f"Its checkpoints stay: `holdfast checkpoints ls {job}`."
-    again = f"`holdfast resume {job}` goes on from the newest; submitted again it starts from zero."
-    _command(
-        as_json,
-        job,
-        "stop",
-        f"stopped. {kept} {again}",
-        done=f"was done already; nothing of it ran. {kept}",
-    )
+    with context.gateway() as gateway:
+        was_done = gateway.command(job, "stop")["state"] == JobState.DONE
+        saves = bool((gateway.history(job).get("status") or {}).get("step"))
+    kept = f"Its checkpoints stay: `holdfast checkpoints ls {job}`." if saves else ""
+    if was_done:
+        outcome = f"was done already; nothing of it ran. {kept}"
+    elif saves:
+        goes_on = f"`holdfast resume {job}` goes on from the newest; submitted again it starts from zero."
+        outcome = f"stopped. {kept} {goes_on}"
+    else:
+        outcome = (
+            "stopped. It reported no step to Holdfast, which has no checkpoint of it: "
+            f"`holdfast resume {job}` starts its script again."
+        )
+    tell(as_json, f"{job}: {outcome.rstrip()}", job=job, command="stop")
 
 
 def update(
@@ -117,11 +123,7 @@ def move(  # noqa: PLR0917
     tell(as_json, f"{job}: leaves {machine}: {outcome}.", job=job, machine=machine, outcome=outcome)
 
 
-def _command(
-    as_json: bool, job: str, verb: str, outcome: str, body: object = None, *, done: str = ""
-) -> None:
-    """Send a command and print ``outcome``; of a job that is done, ``done``."""
+def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:
     with context.gateway() as gateway:
-        answer = gateway.command(job, verb, body)
-    was_done = done and answer["state"] == JobState.DONE
-    tell(as_json, f"{job}: {done if was_done else outcome}", job=job, command=verb)
+        gateway.command(job, verb, body)
+    tell(as_json, f"{job}: {outcome}", job=job, command=verb)

@@ -247,6 +247,18 @@ def test_job_commands_reach_the_gateway(cli: Cli, gateway: FakeGateway, verb: st
     assert gateway.calls == [(f"/v1/jobs/gpt/{verb}", None)]
 
 
+@pytest.mark.parametrize("step", [0, 42])
+def test_stop_promises_checkpoints_of_a_job_with_steps_alone(
+    cli: Cli, gateway: FakeGateway, step: int
+) -> None:
+    """One without a Session has none."""
+    gateway.add_job(SPEC)
+    gateway.step = step
+    told = cli("stop", "gpt").out
+    assert ("holdfast checkpoints ls gpt" in told) == bool(step)
+    assert ("no checkpoint of it: `holdfast resume gpt` starts" in told) == (not step)
+
+
 def test_stop_of_a_job_that_is_done_says_so(cli: Cli, gateway: FakeGateway) -> None:
     """It was not stopped: nothing ran."""
     gateway.add_job(SPEC, JobState.DONE)
