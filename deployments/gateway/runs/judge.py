@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
 from holdfast.models.alert import Incident, IncidentClass
@@ -15,41 +17,61 @@ DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
 """Factor on the silence limit of a run whose process is alive, or that has begun an act."""
-_SILENT = "its run has been silent"
 SILENT_ATTEMPTS = 2
 """Runs of a playbook of another package that may go silent: each has the job stand for minutes."""
 PATIENCE_DOUBLINGS = 4
 """Most times that the wait for a run that is not started doubles from one run to the next: 15 s becomes 4 min."""
 
 
+class Lapse(StrEnum):
+    """The kinds of runs that are not in order; their values are labels of a metric."""
+
+    ABSENT = "not_there"
+    ENDED = "ended"
+    UNSTARTED = "no_worker"
+    DEAD = "process_is_gone"
+    SILENT = "silent"
+    OFFLINE = "prefect_is_away"
+
+
+@dataclass(frozen=True)
+class Again:
+    """Reason for another attempt."""
+
+    lapse: Lapse
+    words: str
+
+
 def why_again(
     run: PlaybookRun | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
-) -> str:
-    """Return why ``incident`` needs another attempt; empty while its run is in order.
+) -> Again | None:
+    """Return why ``incident`` needs another attempt; None while its run is in order.
 
     The caller has seen the incident open after ``run`` was read.
     """
     if run is None:
-        return "its run is not there"
+        return Again(Lapse.ABSENT, "its run is not there")
     if run.phase in (RunPhase.FAILED, RunPhase.ENDED):
         said = f": {run.message}" if run.phase is RunPhase.FAILED and run.message else ""
-        return f"its run ended ({run.state}{said}) and the incident is open"
+        return Again(Lapse.ENDED, f"its run ended ({run.state}{said}) and the incident is open")
     if run.phase is RunPhase.WAITING and now - run.since > patience_s(incident, actions, policy):
-        return f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
+        return Again(
+            Lapse.UNSTARTED, f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
+        )
     if run.phase is not RunPhase.RUNNING:
-        return ""
+        return None
     if run.alive is False and now - run.since > DEAD_AFTER_S:
-        return f"its run is {run.state}, and its process is gone"
+        return Again(Lapse.DEAD, f"its run is {run.state}, and its process is gone")
     return _silent(run, actions, now, policy)
 
 
-def _silent(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> str:
+def _silent(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> Again | None:
     last = max([run.since, *(action.done_at or action.begun_at for action in actions)])
     acting = any(action.state is ActionState.INTENT for action in actions)
     limit = policy.silent_after_s * (BUSY_FACTOR if run.alive or acting else 1)
     if now - last <= limit:
-        return ""
-    return f"{_SILENT} for {now - last:.0f} s (limit {limit:.0f} s)"
+        return None
+    return Again(Lapse.SILENT, f"its run has been silent for {now - last:.0f} s (limit {limit:.0f} s)")
 
 
 def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
@@ -60,9 +82,9 @@ def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
     return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
 
 
-def attempts_allowed(incident: Incident, why: str, limit: int) -> int:
-    """Return after how many attempts an incident is given up, when the present one ends for this reason."""
-    hangs = why.startswith(_SILENT) and overtake.of_a_package(incident)
+def attempts_allowed(incident: Incident, lapse: Lapse, limit: int) -> int:
+    """Return after how many attempts an incident is given up, when the run of the present one is not in order."""
+    hangs = lapse is Lapse.SILENT and overtake.of_a_package(incident)
     return min(limit, SILENT_ATTEMPTS) if hangs else limit
 
 

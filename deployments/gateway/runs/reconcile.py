@@ -12,6 +12,8 @@ from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
 from holdfast.deployments.gateway.runs.giving_up import GivingUp
 from holdfast.deployments.gateway.runs.judge import (
+    Again,
+    Lapse,
     attempts_allowed,
     attempts_spent,
     backoff_s,
@@ -115,7 +117,7 @@ class Reconciler:
         if run is not None and run.alive is None:
             run = run.model_copy(update={"alive": await self._renews(incident)})
         why = why_again(run, incident, actions, now, self._site.policy.gateway)
-        if not why:
+        if why is None:
             return
         ended = run is not None and run.phase in (RunPhase.FAILED, RunPhase.ENDED)
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
@@ -156,9 +158,10 @@ class Reconciler:
         newest = max([incident.opened_at, incident.first_task_at or 0.0, *times])
         signs = (incident.attempt, incident.first_task_at, times)
         if self._still_s(incident, signs, newest) > AWAY_FACTOR * patience:
-            await self._again(incident, f"Prefect is away, and its run shows no sign for {away_s:.0f} s")
+            words = f"Prefect is away, and its run shows no sign for {away_s:.0f} s"
+            await self._again(incident, Again(Lapse.OFFLINE, words))
 
-    async def _again(self, incident: Incident, why: str) -> None:
+    async def _again(self, incident: Incident, why: Again) -> None:
         ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
         if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.STOPPED:
             # The gateway that stopped it did not come to close the incident, or the site was shut down.
@@ -168,16 +171,18 @@ class Reconciler:
             return
         actions = await asyncio.to_thread(ledger.actions, incident.id, evidence=False)
         spent = attempts_spent(incident, actions)
-        if spent >= attempts_allowed(incident, why, limit):
-            await self.giving_up.give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
+        if spent >= attempts_allowed(incident, why.lapse, limit):
+            await self.giving_up.give_up(
+                incident, f"{spent} attempts did not recover it (the last: {why.words})"
+            )
             return
         try:
             newer = await asyncio.to_thread(ledger.next_attempt, incident.id, incident.attempt)
             newer = await asyncio.to_thread(ledger.set_incident, incident.id, flow_run_id=None)
         except StaleError:
             return
-        self._site.metrics.attempts.labels(_reason(why)).inc()
-        log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why)
+        self._site.metrics.attempts.labels(why.lapse).inc()
+        log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why.words)
         self._dispatcher.start(newer)
 
     def _count(self, incidents: list[Incident]) -> None:
@@ -190,11 +195,3 @@ class Reconciler:
 def _times(actions: Sequence[Action]) -> tuple[float, ...]:
     """Return the time at which each action was done, or else began."""
     return tuple(action.done_at or action.begun_at for action in actions)
-
-
-def _reason(why: str) -> str:
-    """Return a short label for a reason."""
-    for word in ("not there", "ended", "no worker", "process is gone", "Prefect is away", "silent"):
-        if word in why:
-            return word.replace(" ", "_").lower()
-    return "other"
