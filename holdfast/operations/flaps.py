@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from holdfast.clock import Clock
 from holdfast.models.alert import NETWORK_KINDS, AlertKind, IncidentClass
@@ -52,7 +52,9 @@ def _come_and_go(
     for name in heard:
         if told[name]:
             told[name] = _of_its_own(ledger, name, heard[name], now, policy)
-        told[name] = told[name] or rank_deaths.why(name, deaths[name], now, rules)
+        if not told[name] and rank_deaths.why(name, deaths[name], now, rules):
+            others = _of_other_jobs(ledger, {each.job for each in deaths[name]}, now - rules.window_s, policy)
+            told[name] = rank_deaths.why(name, deaths[name], now, rules, others)
     return {name: why for name, why in told.items() if why}
 
 
@@ -92,6 +94,13 @@ def _deaths(
         job: deaths_of(ledger, job, since, policy) for job in {*(job for of in jobs.values() for job in of)}
     }
     return {name: [each for job in mine for each in known[job]] for name, mine in jobs.items()}
+
+
+def _of_other_jobs(ledger: Ledger, but: Set[str], since: float, policy: Policy) -> list[Death]:
+    """Return the deaths since then in all jobs ``but`` these."""
+    heard = ledger.heard_of([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
+    jobs = {str(each.job) for alerts in heard.values() for each in alerts if each.job}
+    return [each for job in sorted(jobs - but) for each in deaths_of(ledger, job, since, policy)]
 
 
 def deaths_of(ledger: Ledger, job: str, since: float, policy: Policy) -> list[Death]:

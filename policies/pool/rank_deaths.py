@@ -1,8 +1,8 @@
 """Ranks that die again and again on one machine, and nowhere else: a fault of the machine.
 
 It is none where the job explains it: its own code raised; the same failure, or the same rank, died on another machine
-too; only rank 0 of it dies, which has duties of its own; or they die at one step of the training, whose data is the
-same each time.
+too, also again and again in another job; only rank 0 of it dies, which has duties of its own; or they die at one step
+of the training, whose data is the same each time.
 
 Errors of the GPU (CUDA, HIP) accuse the hardware more than a signal does: they count for longer, so that a GPU that
 fails once an hour is not retried for ever.
@@ -10,7 +10,7 @@ fails once an hour is not retried for ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
@@ -61,7 +61,9 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
     )
 
 
-def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -> str:
+def why(
+    machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy, others: Sequence[Death] = ()
+) -> str:
     """Return why the deaths on ``machine`` are its fault; empty: they are not.
 
     Args:
@@ -69,14 +71,27 @@ def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -
         deaths: of the jobs that it served, on all their machines.
         now: Unix seconds.
         policy: how often, within which window, and what counts as one death.
+        others: deaths of the other jobs. Where ranks die again and again in the same way in another job as well, on
+            another machine, it is what both have in common: a killer of processes, a driver, an image.
     """
-    mine = _on_it_alone(machine, deaths, now - policy.window_s)
+    since = now - policy.window_s
+    mine = _on_it_alone(machine, deaths, since)
     times = flapping.since_counted((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
-    if len(times) < policy.count:
+    if len(times) < policy.count or _is_common({each.what for each in mine}, machine, others, since, policy):
         return ""
     return (
         f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
     )
+
+
+def _is_common(
+    failures: Set[str], machine: str, others: Sequence[Death], since: float, policy: FlapPolicy
+) -> bool:
+    times: dict[tuple[str, str], list[float]] = {}
+    for each in others:
+        if each.machine != machine and each.what in failures and not each.raised and each.at > since:
+            times.setdefault((each.job, each.machine), []).append(each.at)
+    return any(len(flapping.since_counted(found, policy.apart_s)) > 1 for found in times.values())
 
 
 def why_of_gpu(machine: str, deaths: Sequence[Death], now: float, policy: GpuErrorsPolicy) -> str:

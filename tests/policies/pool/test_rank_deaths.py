@@ -59,6 +59,25 @@ def test_the_same_failure_elsewhere_clears_it() -> None:
     assert rank_deaths.why("m1", other, NOW, FLAPS)
 
 
+def test_what_ranks_of_another_job_die_of_as_well_is_no_machines() -> None:
+    """A killer of processes on every host, a driver, an image; one death of the kind may be chance."""
+    mine = deaths(*[("m1", 3)] * 3, what="SIGKILL")
+
+    def elsewhere(*of: tuple[str, int], what: str = "SIGKILL") -> list[Death]:
+        return [each.model_copy(update={"job": "bert"}) for each in deaths(*of, what=what)]
+
+    for others, accused in (
+        (elsewhere(("m7", 0), ("m7", 1)), False),
+        (elsewhere(("m7", 0)), True),
+        (elsewhere(("m7", 0), ("m8", 1)), True),
+        (elsewhere(("m7", 0), ("m7", 1), what="SIGBUS"), True),
+        (elsewhere(("m1", 0), ("m1", 1)), True),  # on the machine itself: no way out
+        ([each.model_copy(update={"raised": True}) for each in elsewhere(("m7", 0), ("m7", 1))], True),
+        ([each.model_copy(update={"at": each.at - 7200}) for each in elsewhere(("m7", 0), ("m7", 1))], True),
+    ):
+        assert bool(rank_deaths.why("m1", mine, NOW, FLAPS, others)) == accused, others
+
+
 def test_a_rank_that_died_on_another_machine_takes_its_habit_along() -> None:
     """It was moved, and died there too."""
     moved = [*deaths(*[("m1", 3)] * 3), *deaths(("m2", 3), what="SIGABRT")]
