@@ -38,3 +38,10 @@ def ids(rows: Any) -> list[int]:
         found: list[int] = rows.column("id").to_pylist()
         return found
     return [each["id"] if isinstance(each, dict) else int(each.split()[0]) for each in rows]
+
+
+def three_hours(folder: Path) -> Path:
+    """Write 40 rows for each of three hours; return the folder."""
+    for hour in range(3):
+        write(folder / f"data/20261124/{hour:02}/x.parquet", list(range(hour * 100, hour * 100 + 40)))
+    return folder / "data"

@@ -20,7 +20,7 @@ from holdfast.settings import Settings
 from holdfast.tls import Tls
 from tests.agent.site import Patient
 from tests.certificates import AGENT_NAME, Authority
-from tests.drivers.test_slurm import Queue
+from tests.drivers.scripted_slurm import Queue
 from tests.e2e.gateway_process import NOWHERE, GatewayProcess, gateway_process
 from tests.e2e.waiting import wait_for
 
