@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from holdfast.agent.diagnostics.computing import kind_of
 from holdfast.session.encoded import local
+from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 
 MOST_STEPS_TOLD = 256
 """The outcome of a replay is one datagram."""
@@ -88,4 +89,4 @@ def _bytes(tensor: Tensor) -> memoryview:
     if held.layout is not torch.strided:
         held = held.to_dense()
     flat = held.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy().data) if flat.numel() else memoryview(b"")
+    return bytes_of(flat)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import xxhash
 from torch import Tensor
 from torch import distributed as dist
@@ -18,6 +17,7 @@ from torch import distributed as dist
 from holdfast.session.agreement import Group
 from holdfast.session.encoded import Placing
 from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 
 Replicated = Sequence[tuple[str, ...]]
 """Names that have to stay equal, for each set of ranks that have the same; none where this rank is not among them."""
@@ -94,12 +94,7 @@ def settle(
 
 def hash_of(tensor: Tensor) -> int:
     """Return a positive hash of the elements of a tensor on the CPU, in its memory order."""
-    raw = (
-        tensor.reshape(-1).view(torch.uint8)
-        if tensor.numel()
-        else torch.empty(0, dtype=torch.uint8, device="cpu")
-    )
-    return (xxhash.xxh3_64_intdigest(raw.numpy().data) >> 2) + 1
+    return (xxhash.xxh3_64_intdigest(bytes_of(tensor)) >> 2) + 1
 
 
 def _told(tree: StateTree) -> Told:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +15,16 @@ from holdfast.storage.checkpoints.format.layout import Place, zip_form
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the CPU."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    """Return the memory of a contiguous tensor on the CPU.
+
+    Not by way of numpy: torch lets no one resize a storage that numpy has seen, and scripts resize buffers in place.
+    """
+    flat = tensor.detach().reshape(-1).view(torch.uint8)
+    if not flat.numel():
+        return memoryview(bytearray())
+    held: Any = (ctypes.c_ubyte * flat.numel()).from_address(flat.data_ptr())
+    held.tensor = flat  # as long as the memory is looked at
+    return memoryview(held).cast("B")
 
 
 def stored(payload: memoryview, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> memoryview:

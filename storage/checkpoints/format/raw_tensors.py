@@ -15,6 +15,7 @@ from torch import Tensor
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.array_views import ArrayViews
+from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 
 Node = Any
 _SPARSE = {
@@ -184,7 +185,7 @@ class RawWriter:
             self._count += 1
             self._known[key] = self._count
             self._kept.append(value)
-            data = torch.empty(0, dtype=torch.uint8, device=value.device).set_(held).cpu().numpy().tobytes()
+            data = bytes(bytes_of(torch.empty(0, dtype=torch.uint8, device=value.device).set_(held).cpu()))
         place = (tuple(value.shape), value.stride(), value.storage_offset())
         return "@raw", self._known[key], data, str(value.dtype).removeprefix("torch."), *place, device
 
@@ -198,7 +199,7 @@ class RawWriter:
             self._known[key] = self._count
             self._kept.append(value)
             whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(held)
-            data = whole[low:high].cpu().numpy().tobytes()
+            data = bytes(bytes_of(whole[low:high].cpu()))
         place = (tuple(value.shape), value.stride(), value.storage_offset() - low // value.element_size())
         return "@raw", self._known[key], data, str(value.dtype).removeprefix("torch."), *place, device
 
@@ -220,11 +221,8 @@ class RawReader:
         _, number, data, dtype, shape, stride, offset, device = node
         device = self._device or device
         if data is not None:
-            made = (
-                torch.frombuffer(bytearray(data), dtype=torch.uint8)
-                if data
-                else torch.empty(0, dtype=torch.uint8, device="cpu")
-            )
+            made = torch.empty(len(data), dtype=torch.uint8, device="cpu")
+            bytes_of(made)[:] = data
             self._storages[number] = made.to(device).untyped_storage()
         known = getattr(torch, dtype, None)
         if number not in self._storages or not isinstance(known, torch.dtype):

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 from holdfast.storage.checkpoints.format.layout import ZipForm, zip_form
 
 Fetch = Callable[[int, int], bytes]
@@ -124,7 +125,7 @@ class Locator:
 
         spans = [FileSpan(offset, offset + len(head), memoryview(head))]
         if high > low:
-            spans.append(FileSpan(data_at, end, _bytes_of(staging)))
+            spans.append(FileSpan(data_at, end, bytes_of(staging)))
         return Located(item, file, spans, finish)
 
     def _put(self, item: ReadItem, saved: Tensor) -> None:
@@ -153,8 +154,3 @@ def _strided(staging: Tensor, sizes: torch.Size, low: int, item: ReadItem) -> Te
     """Return the box of ``item`` in ``staging``, which begins at element ``low`` of a row-major tensor of ``sizes``."""
     strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
     return staging.as_strided(tuple(item.lengths), strides, 0)
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the CPU, as bytes."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

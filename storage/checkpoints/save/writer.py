@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 from holdfast.storage.checkpoints.format.layout import ShardLayout, align, zip_form
 from holdfast.storage.checkpoints.save import buffers, slot_files, slot_lock
 from holdfast.storage.checkpoints.save.buffers import HEADER_BYTES, ShardHeader
@@ -124,7 +125,7 @@ class Save:
         for number in numbers:
             held = self._slot.targets[number].view
             if held.numel():
-                found.update(held.reshape(-1).view(torch.uint8).numpy().data)
+                found.update(bytes_of(held))
         return (found.intdigest() >> 2) + 1 if numbers else 0
 
     def _reached(self, view: memoryview, end: int) -> None:

@@ -128,7 +128,14 @@ def _array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], path: str) -
         return f"{path}: another order"
     if left.flags.writeable != right.flags.writeable:
         return f"{path}: another writeability"
-    return "" if left.tobytes() == right.tobytes() else f"{path}: other elements"
+    return "" if _same_elements(left, right) else f"{path}: other elements"
+
+
+def _same_elements(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
+    """By their bits; what lies between fields is no one's."""
+    if left.dtype.names:
+        return all(_same_elements(left[name], right[name]) for name in left.dtype.names)
+    return left.tobytes() == right.tobytes()
 
 
 def _dtype(value: np.dtype[Any]) -> Any:
@@ -187,7 +194,8 @@ def inner(value: Tensor) -> list[Tensor]:  # noqa: PLR0911  (a case per layout)
 def bits(value: Tensor) -> bytes:
     """Its elements as bytes, in order."""
     plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    # A copy: nobody may resize a tensor in place after numpy has seen its memory.
+    return plain.clone().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 
 def _sharing(value: Any) -> list[int]:
