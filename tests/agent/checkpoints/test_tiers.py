@@ -195,7 +195,7 @@ AWAY: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_the_store_is_away_for_long(
     pair: list[AgentProcess], gateway: FakeGateway, broken: Proxy, direct: S3Store
 ) -> None:
@@ -221,7 +221,7 @@ async def test_the_store_is_away_for_long(
         until(lambda: broken.hits > hits, 120)  # noqa: B023  (the loan of the fault before may last)
         broken.set()
         newest = max(each.step for each in uploaded(gateway, "away"))
-        until(lambda: max(each.step for each in uploaded(gateway, "away")) > newest + 100, 120)  # noqa: B023
+        until(lambda: max(each.step for each in uploaded(gateway, "away")) > newest + 100, 300)  # noqa: B023
     assert [rank.pid for rank in (await on(pair[0], "away")).ranks] == pids
     listed = manifests.list_remote(direct, "away")
     assert {each.key for each in uploaded(gateway, "away")} == {each.key for each in listed}
