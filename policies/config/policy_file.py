@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from holdfast.errors import SettingsError
+from holdfast.policies.config import yaml_source
 
 Location = tuple[str | int, ...]
 UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -45,58 +46,77 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
     """Read a YAML mapping; messages call the file ``what``.
 
     Raises:
-        SettingsError: missing file, broken YAML, a key given twice, or no mapping at the top.
+        SettingsError: missing file, broken YAML, a key given twice, too much of it, or no mapping at the top.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        loader = yaml_source.Loader(yaml_source.read(path))
+        node = loader.get_single_node()
+        if node is None:
+            return PolicyFile(path, {}, what=what)
+        if not isinstance(node, yaml.MappingNode):
+            raise SettingsError(
+                f"{what} {path}: expected keys with values at the top, and sections such as `name:`."
+            )
+        # Before any value is made: what merges (`<<`) stand for is laid out there.
+        lines, texts = _places(f"{what} {path}", node)
+        return PolicyFile(path, loader.construct_document(node), lines, what, texts)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{what} {path}: cannot be read ({error}).{_hint(what)}") from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{what} {path}: not valid YAML: {error}") from None
+    except yaml_source.YamlTooLargeError as error:
+        raise SettingsError(f"{what} {path}: {error}.") from None
     except RecursionError:
         raise SettingsError(f"{what} {path}: it is nested too deeply") from None
-    if node is None:
-        return PolicyFile(path, {}, what=what)
-    if not isinstance(node, yaml.MappingNode):
-        raise SettingsError(
-            f"{what} {path}: expected keys with values at the top, and sections such as `name:`."
-        )
-    lines: dict[Location, int] = {}
-    texts: dict[Location, str] = {}
+
+
+def _places(where: str, node: yaml.Node) -> tuple[dict[Location, int], dict[Location, str]]:
+    """Return the line of each key below ``node``, and single values as they are written."""
+    found = _Places(where)
     try:
-        _note(f"{what} {path}", node, (), lines, texts)
+        found.note(node, ())
     except RecursionError:
-        raise SettingsError(f"{what} {path}: a part of it contains itself (`&` and `*`)") from None
-    return PolicyFile(path, values, lines, what, texts)
+        raise SettingsError(f"{where}: a part of it contains itself (`&` and `*`)") from None
+    return found.lines, found.texts
 
 
 def _hint(what: str) -> str:
     return " Check HOLDFAST_POLICY_FILE." if what == "policy file" else ""
 
 
-def _note(
-    where: str, node: yaml.Node, at: Location, lines: dict[Location, int], texts: dict[Location, str]
-) -> None:
-    if isinstance(node, yaml.ScalarNode):
-        texts[at] = node.value
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            lines[(*at, index)] = item.start_mark.line + 1
-            _note(where, item, (*at, index), lines, texts)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key, value in node.value:
-        here: Location = (*at, str(key.value))
-        line = key.start_mark.line + 1
-        if here in lines:
-            raise SettingsError(
-                f"{where}, line {line}: {_dotted(here)} is given twice (first in line {lines[here]}); "
-                "keep one."
-            )
-        lines[here] = line
-        _note(where, value, here, lines, texts)
+class _Places:
+    """Where the keys and values of a file stand."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._budget = where, yaml_source.Budget()
+        self.lines: dict[Location, int] = {}
+        self.texts: dict[Location, str] = {}
+
+    def note(self, node: yaml.Node, at: Location) -> None:
+        """Note all that is below ``node``, which stands ``at`` these keys."""
+        self._budget.take(node)
+        if isinstance(node, yaml.ScalarNode):
+            self.texts[at] = node.value
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.lines[(*at, index)] = item.start_mark.line + 1
+                self.note(item, (*at, index))
+        if not isinstance(node, yaml.MappingNode):
+            return
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise SettingsError(
+                    f"{self._where}, line {line}: a key is a list or a mapping; expected text."
+                )
+            here: Location = (*at, str(key.value))
+            if here in self.lines:
+                raise SettingsError(
+                    f"{self._where}, line {line}: {_dotted(here)} is given twice (first in line {self.lines[here]}); "
+                    "keep one."
+                )
+            self.lines[here] = line
+            self.note(value, here)
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
