@@ -90,6 +90,8 @@ class ListedFile(NamedTuple):
     kind: str
     digest: str
     """SHA-256 of the content (of a link: its target)."""
+    size: int
+    """Bytes of it."""
 
 
 def listing(archive: bytes, version: str) -> list[ListedFile]:
@@ -99,7 +101,8 @@ def listing(archive: bytes, version: str) -> list[ListedFile]:
         UnknownError: it is no such archive.
     """
     return [
-        ListedFile(entry.name, entry.kind, _digest(entry.content)) for entry in _entries(archive, version)
+        ListedFile(entry.name, entry.kind, _digest(entry.content), len(entry.content))
+        for entry in _entries(archive, version)
     ]
 
 
@@ -118,15 +121,26 @@ def difference(folder: Path, expected: Iterable[ListedFile]) -> str:
         path = folder / each.name
         try:
             found = path.lstat()
-            kind = "l" if stat.S_ISLNK(found.st_mode) else "x" if found.st_mode & stat.S_IXUSR else "f"
-            if kind != each.kind:
+            # What a script made of it may have no end, or block who opens it.
+            if _kind(found.st_mode) != each.kind:
                 return f"{each.name} is of another kind"
-            content = os.fsencode(os.readlink(path)) if kind == "l" else path.read_bytes()
+            if each.kind != "l" and found.st_size != each.size:
+                return f"{each.name} has other content ({found.st_size} bytes)"
+            content = os.fsencode(os.readlink(path)) if each.kind == "l" else path.read_bytes()
         except OSError as error:
             return f"{each.name}: {error.strerror}"
         if _digest(content) != each.digest:
             return f"{each.name} has other content ({len(content)} bytes)"
     return ""
+
+
+def _kind(mode: int) -> str:
+    """Return the kind of an entry; empty: neither file nor link."""
+    if stat.S_ISLNK(mode):
+        return "l"
+    if not stat.S_ISREG(mode):
+        return ""
+    return "x" if mode & stat.S_IXUSR else "f"
 
 
 def _entries(archive: bytes, version: str) -> list[_Entry]:
