@@ -166,9 +166,12 @@ def _may_be_victims(
     """Return whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
 
     They are a collective ahead or behind then, as ranks are when one of them no longer sends: which one is unknown.
+    So it is where ranks have no stack: it may be these that all others wait for.
     """
     if not all(group.waiting for group in found):
         return False
+    if sum(len(group.ranks) for group in found) < job.spec.world_size:
+        return True
     shared = _shared_group(odd, job, made) if len(odd) > 1 else None
     return shared is None or len(_machines_of(shared.ranks, job)) == len(job.machines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile, islice
 
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
@@ -16,6 +17,8 @@ AGREEMENT = "holdfast/session/agreement"
 """The file in which a rank waits for all others to call ``Session.checkpoint`` too."""
 # Only the innermost frames show whether a process waits: `backward` further out is just how it got there.
 WAITING_DEPTH = 2
+_DISPATCH = ("torch/_ops.py", "torch/_library/")
+"""Between an operator that is called and what it runs: DTensor's collectives lie behind some such frames."""
 _WORK_WAIT = ("wait", "torch/distributed", 0)
 Signature = tuple[tuple[str, str, int], ...]
 """Function, file and line (0: left out) of each frame, innermost first as py-spy gives them."""
@@ -122,7 +125,10 @@ def _grouped(signatures: dict[int, Signature], job: Job, policy: AggregatePolicy
 
 
 def _waits(text: Signature, policy: AggregatePolicy) -> bool:
+    """Return whether an innermost frame waits. Since Python 3.11 a method has its class before its name."""
+    called = dropwhile(lambda frame: any(part in frame[1] for part in _DISPATCH), text)
     return any(
-        function in policy.waiting_functions and any(part in file for part in policy.waiting_files)
-        for function, file, _ in text[:WAITING_DEPTH]
+        function.rpartition(".")[2] in policy.waiting_functions
+        and any(part in file for part in policy.waiting_files)
+        for function, file, _ in (*text[:WAITING_DEPTH], *islice(called, WAITING_DEPTH))
     )

@@ -12,7 +12,7 @@ RECORDINGS = HERE / "recordings"
 WORLD = 8
 
 
-def labels() -> dict[str, dict[str, Any]]:
-    """Of all recordings, by name."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "labels.yaml").read_text())
+def labels(of: str = "labels") -> dict[str, dict[str, Any]]:
+    """Of all recordings of a file, by name."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((HERE / f"{of}.yaml").read_text())
     return found

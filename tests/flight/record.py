@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import math
 import mmap
 import os
 import signal
@@ -20,7 +21,8 @@ import torch.distributed.device_mesh  # noqa: F401  (once, not in every rank)
 from holdfast.agent.diagnostics import flight, stacks
 from holdfast.agent.ranks import flight_thread
 from tests.flight import wire
-from tests.flight.labels import RECORDINGS, WORLD, labels
+from tests.flight.faults import train
+from tests.flight.labels import RECORDINGS, labels
 from tests.flight.program import ASKED, CUT, Fault, run
 
 _ENTRIES = 24
@@ -39,6 +41,9 @@ _KEYS = {
     *("input_sizes", "time_discovered_started_ns", "retired", "is_p2p"),
 }
 _STILL_S = 2.0
+_WELL_STEPS = 6
+_PAUSE_S = 0.3
+"""Between ranks of a job that goes on."""
 
 
 def record(label: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -48,22 +53,24 @@ def record(label: dict[str, Any], folder: Path) -> dict[str, Any]:
         "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_FR_BUFFER_SIZE": "2000",
     }
-    ticks = mmap.mmap(-1, 8 * WORLD)
-    if label["fault"] == "link":
+    world = math.prod(label["mesh"].values())
+    ticks = mmap.mmap(-1, 8 * world)
+    if label.get("fault") == "link":
         wire.isolate()
-    pids = {rank: _fork(rank, folder, label, ticks) for rank in range(WORLD)}
+    pids = {rank: _fork(rank, folder, label, ticks) for rank in range(world)}
     try:
-        if label["fault"] == "link":
+        if label.get("fault") == "link":
             _cut(folder, pids[label["rank"]], pids[label["peer"]])
-        _wait_until_still(ticks)
+        well = label.get("faults") == []
+        _wait_for_steps(ticks) if well else _wait_until_still(ticks)
         alive = {rank: pid for rank, pid in pids.items() if _alive(pid)}
-        dumps = asyncio.run(_dump(folder, alive))
+        dumps = asyncio.run(_dump(folder, alive, _PAUSE_S if well else 0.0))
         return {
             "asked": {rank: _trimmed(folder / f"{rank}{flight_thread.SUFFIX}") for rank in alive},
             "stacks": [
                 dump.model_copy(update={"frames": dump.frames[:6], "machine": "m"}).model_dump(mode="json")
                 for dump in dumps
-                if dump.thread == "MainThread" and not dump.child
+                if dump.thread == "MainThread" and (not dump.child or "layout" in label)
             ],
         }
     finally:
@@ -84,13 +91,11 @@ def _fork(rank: int, folder: Path, label: dict[str, Any], ticks: mmap.mmap) -> i
     try:
         os.setsid()
         flight_thread.start(rank)
-        run(
-            rank,
-            str(folder / "store"),
-            label["mesh"],
-            Fault(label["fault"], label["rank"], label["at"]),
-            tick,
-        )
+        if "layout" in label:
+            train(rank, str(folder / "store"), label, tick)
+        else:
+            fault = Fault(label["fault"], label["rank"], label["at"])
+            run(rank, str(folder / "store"), label["mesh"], fault, tick)
     except BaseException as error:
         sys.stderr.write(f"rank {rank}: {type(error).__name__} {str(error)[:100]}\n")
     finally:
@@ -98,7 +103,7 @@ def _fork(rank: int, folder: Path, label: dict[str, Any], ticks: mmap.mmap) -> i
 
 
 def _cut(folder: Path, source: int, target: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (folder / ASKED).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     wire.cut(source, target)
@@ -106,10 +111,10 @@ def _cut(folder: Path, source: int, target: int) -> None:
 
 
 def _wait_until_still(ticks: mmap.mmap) -> None:
-    deadline, seen, since = time.monotonic() + 60, b"", time.monotonic()
+    deadline, seen, since = time.monotonic() + 120, b"", time.monotonic()
     while time.monotonic() < deadline:
         now = ticks[:]
-        if now != seen or now == bytes(8 * WORLD):
+        if now != seen or not all(struct.unpack(f"<{len(now) // 8}q", now)):
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > _STILL_S:
             return
@@ -117,9 +122,20 @@ def _wait_until_still(ticks: mmap.mmap) -> None:
     raise TimeoutError("it goes on")
 
 
-async def _dump(folder: Path, alive: dict[int, int]) -> list[Any]:
-    found = await stacks.dump("m", alive)
-    await flight.collect(folder, alive, 5.0)
+def _wait_for_steps(ticks: mmap.mmap) -> None:
+    deadline = time.monotonic() + 120
+    while min(struct.unpack(f"<{len(ticks) // 8}q", ticks[:])) < _WELL_STEPS:
+        if time.monotonic() > deadline:
+            raise TimeoutError("it does not begin")
+        time.sleep(0.1)
+
+
+async def _dump(folder: Path, alive: dict[int, int], pause_s: float) -> list[Any]:
+    found = []
+    for part in [{rank: pid} for rank, pid in alive.items()] if pause_s else [alive]:
+        found += await stacks.dump("m", part)
+        await flight.collect(folder, part, 5.0)
+        await asyncio.sleep(pause_s)
     return found
 
 
@@ -152,7 +168,7 @@ def _end(pid: int) -> None:
 
 def main(names: list[str]) -> None:
     """Record ``names``, or all."""
-    for name, label in labels().items():
+    for name, label in (labels() | labels("layouts")).items():
         if names and name not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:

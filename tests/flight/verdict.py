@@ -1,0 +1,70 @@
+"""What is made of one moment of a job that hangs, of stacks and recordings together, as a playbook makes it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from holdfast.agent.diagnostics import flight as reader
+from holdfast.models.agent import FlightRecord, StackDump
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose import flight, groups
+from holdfast.policies.diagnose.aggregate import aggregate
+from holdfast.policies.diagnose.stacks import compared
+from tests.flight.labels import RECORDINGS
+
+LIMITS = Policy.load().aggregate
+_DUMPS = TypeAdapter(tuple[StackDump, ...])
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of one moment."""
+
+    of: Job
+    dumps: tuple[StackDump, ...]
+    records: tuple[FlightRecord, ...]
+
+    def without(self, stacks: Collection[int], records: Collection[int]) -> Told:
+        """The same, where nothing is known of some ranks."""
+        return Told(
+            self.of,
+            tuple(each for each in self.dumps if each.rank not in stacks),
+            tuple(each for each in self.records if each.rank not in records),
+        )
+
+    def suspects(self) -> set[str]:
+        """Machines that would be named; as in ``holdfast.tasks.diagnose.dump_stacks``."""
+        found = aggregate(self.dumps, self.of, LIMITS)
+        alone = len(found.suspects) == 1
+        records = () if found.sure else self.records
+        made = groups.observed((record.ranks for record in records), self.of.spec.world_size)
+        if made and not alone:
+            found = aggregate(self.dumps, self.of, LIMITS, (), made)
+        waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
+        recorded = flight.analyse(records, self.of, LIMITS, waiting)
+        by_records = not found.suspects or (recorded.program and not found.sure)
+        return set(recorded.suspects if by_records else found.suspects)
+
+
+def told(name: str, label: Mapping[str, Any]) -> Told:
+    """What one recording has."""
+    written = json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes()))
+    records: list[FlightRecord] = []
+    for rank, asked in written["asked"].items():
+        if asked is not None:
+            records += reader.read_asked(int(rank), json.dumps(asked).encode())
+    world, per = math.prod(label["mesh"].values()), label["per"]
+    spec = JobSpec(name="gpt", script="t.py", machines=world // per, ranks_per_machine=per)
+    machines = tuple(f"m{slot}" for slot in range(world // per))
+    of = Job(
+        spec=spec, state=JobState.RUNNING, epoch=1, code_version="v1", machines=machines, submitted_at=0.0
+    )
+    return Told(of, tuple(compared(_DUMPS.validate_python(written["stacks"]))), tuple(records))

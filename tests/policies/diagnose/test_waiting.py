@@ -1,0 +1,64 @@
+"""Who waits for others, by the innermost frames of real stacks; where one has none, who waits is not named."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose.aggregate import aggregate
+from holdfast.policies.diagnose.stacks import group_ranks
+from tests.policies.diagnose.test_aggregate import REDUCE, SLEEP, dump
+from tests.policies.make import job
+
+POLICY = Policy.load().aggregate
+ALONE = job(machines=4, per=1)
+C10D = "torch/distributed/distributed_c10d.py"
+OPERATOR = [
+    ("OpOverload.redispatch", "torch/_ops.py"),
+    ("make_autograd_impl.<locals>.autograd_impl", "torch/_library/autograd.py"),
+    ("OpOverloadPacket.__call__", "torch/_ops.py"),
+]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [*OPERATOR, ("wait_tensor", "torch/distributed/_functional_collectives.py")],
+        [("Event.synchronize", "torch/cuda/streams.py")],
+        [("FSDPParamGroup.wait_for_unshard", "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py")],
+        [("_new_process_group_helper", C10D), ("_new_group_with_tag", C10D), ("new_group", C10D)],
+        [("_store_based_barrier", C10D)],
+        [("_create_c10d_store", "torch/distributed/rendezvous.py")],
+    ],
+)
+def test_these_wait(frames: list[tuple[str, str]]) -> None:
+    """So the one rank that sleeps is named, and surely."""
+    stacks = [dump(0, *frames, per=1), dump(1, REDUCE, per=1), dump(2, SLEEP, per=1), dump(3, REDUCE, per=1)]
+    found = aggregate(stacks, ALONE, POLICY)
+    assert (found.suspects, found.confidence) == (("m2",), 0.98)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [*OPERATOR, ("linear", "torch/nn/functional.py")],
+        [("Loader.synchronize", "job/data.py")],
+        [("OpOverload.redispatch", "torch/_ops.py"), SLEEP, ("spin", "job/ops.py"), REDUCE],
+    ],
+)
+def test_these_do_not(frames: list[tuple[str, str]]) -> None:
+    """An operator that computes, a method of the job with such a name, an operator of the job's own."""
+    (group,) = group_ranks([dump(0, *frames, per=1)], ALONE, POLICY)
+    assert not group.waiting
+
+
+def test_ranks_that_wait_are_not_named_where_others_have_no_stack() -> None:
+    """Ranks 2 and 3 wait for rank 4 or 5, whose stacks nobody has; they have a group of their own with them."""
+    of = job(machines=4, per=2)
+    layout = of.spec.parallelism.model_copy(update={"tp": 4})
+    of = of.model_copy(update={"spec": of.spec.model_copy(update={"parallelism": layout})})
+    ring = ("wait", "torch/distributed/distributed_c10d.py")
+    stacks = [dump(rank, ring if rank in (2, 3) else REDUCE) for rank in (0, 1, 2, 3, 6, 7)]
+    full = [*stacks, *(dump(rank, REDUCE) for rank in (4, 5))]
+    assert aggregate(stacks, of, POLICY).suspects == ()
+    assert aggregate(full, of, POLICY).suspects == ("m1",)
