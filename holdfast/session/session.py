@@ -17,6 +17,7 @@ from holdfast.agent.wire import Control, Sender
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
+from holdfast.session.claim import Claim
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
 from holdfast.session.keep import live
@@ -49,7 +50,7 @@ class Session:
         """Read the rank's context from ``environ`` (default: the process's environment).
 
         Raises:
-            SettingsError: an agent's environment is there and incomplete.
+            SettingsError: an agent's environment is there and incomplete; or another process of the rank has one.
         """
         self._context = context = RankContext.read(os.environ if environ is None else environ)
         keep_the_scripts()
@@ -57,6 +58,7 @@ class Session:
         if context:
             self._reporter = RankReporter(Sender(context.socket), context.rank, context.epoch)
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
+            self._claim = Claim(context.control, context.rank)
             self._saver = Saver(context, self._boundary, self._reporter)
             live.add(self._saver)
             self._calls = Calls()

@@ -1,0 +1,52 @@
+"""A rank is one process: a second one with its environment, such as an evaluation that it starts, is no part of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from holdfast import private
+from holdfast.agent import wire
+from holdfast.errors import SettingsError
+
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class Claim:
+    """Hold a rank's control page for this process, for as long as it lives.
+
+    The lock is the process's: children that it forks do not have it, its other Sessions do. It ends with the process,
+    or when that executes an interpreter again.
+    """
+
+    def __init__(self, control: Path, rank: int) -> None:
+        """Take it.
+
+        Raises:
+            SettingsError: another process has it.
+        """
+        self._file = os.fdopen(private.opened(control, os.O_RDWR), "r+b")
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EACCES, errno.EAGAIN}:
+                return  # a file system without locks
+            raise SettingsError(
+                f"rank {rank} has a Session already, in {_name(self._holder())}: one process reports and saves a rank. "
+                f"Start this one (process {os.getpid()}) without {wire.ENV_SOCKET} in its environment: its Session "
+                "does nothing then."
+            ) from None
+
+    def _holder(self) -> int:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        with contextlib.suppress(OSError):
+            return int(_FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_GETLK, asked))[4])
+        return 0
+
+
+def _name(pid: int) -> str:
+    return f"process {pid}" if pid > 0 else "another process"

@@ -1,0 +1,58 @@
+"""One process is a rank; what it starts with its environment is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.session import Session
+from tests.session.conftest import MakeAgent
+
+pytestmark = pytest.mark.torch
+
+_SECOND = """
+import os
+from holdfast.errors import SettingsError
+from holdfast.session import Session
+try:
+    Session().step(999, loss=float("nan"))
+except SettingsError as error:
+    print(error)
+else:
+    print("taken")
+"""
+
+
+def _second(environ: dict[str, str]) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", _SECOND],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=150,
+    ).stdout
+
+
+def test_a_child_with_the_ranks_environment_is_not_the_rank(make_agent: MakeAgent) -> None:
+    """An evaluation of the script's own, with a Session in it: its NaN stopped the job."""
+    agent = make_agent()
+    # Once: to make it opens the page in this process, where a rank's agent would be another one.
+    environ = agent.environ(0)
+    session = Session(environ)
+    said = _second(environ)
+    assert f"rank 0 has a Session already, in process {os.getpid()}" in said
+    session.step(1, loss=1.0)
+    agent.wait_for(lambda: agent.of("step"))
+    assert [each["step"] for each in agent.of("step")] == [1]
+
+
+def test_a_process_has_as_many_sessions_as_it_makes(make_agent: MakeAgent) -> None:
+    """And one that started the rank without a Session of its own leaves it to its child."""
+    agent = make_agent()
+    assert _second(agent.environ(0)).strip() == "taken"
+    environ = agent.environ(0)
+    assert [Session(environ).restore({}) for _ in range(2)] == [0, 0]
