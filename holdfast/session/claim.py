@@ -36,9 +36,9 @@ class Claim:
             if error.errno not in {errno.EACCES, errno.EAGAIN}:
                 return  # a file system without locks
             raise SettingsError(
-                f"rank {rank} has a Session already, in {_name(self._holder())}: one process reports and saves a rank. "
-                f"Start this one (process {os.getpid()}) without {wire.ENV_SOCKET} in its environment: its Session "
-                "does nothing then."
+                f"rank {rank} has a Session already, in {_name(self._holder())}: that process reports and saves the "
+                f"rank, and the Session of this one (process {os.getpid()}) does nothing. Start it without "
+                f"{wire.ENV_SOCKET} in its environment, or make one Session per rank."
             ) from None
 
     def _holder(self) -> int:

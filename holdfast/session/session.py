@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import os
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.agent.wire import Control, Sender
+from holdfast.errors import SettingsError
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
@@ -33,6 +35,8 @@ from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.load.safe_load import script_allows
 from holdfast.storage.checkpoints.save.buffers import discard_newer
 
+_log = logging.getLogger(__name__)
+
 Overlap = Literal["optimizer", "all"]
 
 
@@ -50,15 +54,15 @@ class Session:
         """Read the rank's context from ``environ`` (default: the process's environment).
 
         Raises:
-            SettingsError: an agent's environment is there and incomplete; or another process of the rank has one.
+            SettingsError: an agent's environment is there and incomplete.
         """
-        self._context = context = RankContext.read(os.environ if environ is None else environ)
+        self._bystander: SettingsError | None = None
+        self._context = context = self._claimed(RankContext.read(os.environ if environ is None else environ))
         keep_the_scripts()
         self._reporter: RankReporter | None = None
         if context:
             self._reporter = RankReporter(Sender(context.socket), context.rank, context.epoch)
-            self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
-            self._claim = Claim(context.control, context.rank)
+            self._boundary = Boundary(self._control, self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
             live.add(self._saver)
             self._calls = Calls()
@@ -71,6 +75,19 @@ class Session:
         self._asked = False
         self._stepped = time.perf_counter()
 
+    def _claimed(self, context: RankContext | None) -> RankContext | None:
+        """Return the context; None where another process is the rank."""
+        if context is None:
+            return None
+        self._control = Control(context.control)  # which closes the page's file: that would end a claim
+        try:
+            self._claim = Claim(context.control, context.rank)
+        except SettingsError as error:
+            _log.warning("%s", error)
+            self._bystander = error
+            return None
+        return context
+
     def restore(self, state: Mapping[str, Any]) -> int:
         """Restore ``state`` and return the last completed step (0: nothing to restore). All ranks must call it.
 
@@ -81,8 +98,11 @@ class Session:
             DamagedError: the checkpoint's bytes are not those that were saved.
             CheckpointError: it is missing, or does not fit ``state``; shared memory has no room for its saves; or a
                 step was reported before.
+            SettingsError: another process of the rank has a Session.
             UnavailableError: S3 does not answer.
         """
+        if self._bystander:
+            raise self._bystander
         context = self._context
         if context:
             self._calls.restores(state)
@@ -211,8 +231,11 @@ class Session:
                 before would lose steps at a restart (no :meth:`restore`, or one of another state; no :meth:`step`).
             CheckpointError: at the first call, on all ranks: shared memory is full, or the save fails otherwise. Later
                 failures are counted, logged and reported to the agent; training goes on.
+            SettingsError: another process of the rank has a Session.
             ValueError: ``overlap`` is none of these.
         """
+        if self._bystander:
+            raise self._bystander
         context = self._context
         if context is None:
             return
