@@ -225,6 +225,14 @@ def points_above(error: Mapping[str, Any]) -> bool:
     return _ABOVE.search(message[:2000]) is not None
 
 
+def asserted(log: str) -> Match | None:
+    """Return a kernel's failed assertion about numbers that are not finite: its exception leaves it out."""
+    found = registry(RANK_LOG_FILE).matches(recent(log))
+    return next(
+        (each for each in found if each.pattern.cause == "numeric" and "Assertion `" in each.line), None
+    )
+
+
 def cause(log: str) -> Match | None:
     """Return the log line that best explains why its rank died; a lost peer only where no other cause is logged."""
     found = [match for match in registry(RANK_LOG_FILE).matches(recent(log)) if not handled(match.line)]

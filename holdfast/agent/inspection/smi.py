@@ -95,6 +95,8 @@ def _reading(index: int, pci: str, told: Told) -> GpuReading:
         for path, value in told.items()
         if path[:2] == ("ECC Errors", "Volatile") and "Uncorrectable" in path[-1] and value.isdecimal()
     ]
+    if asked := _asked_for(told):
+        return GpuReading(index=index, pci=pci, error=asked, lost=True)
     return GpuReading(
         index=index,
         pci=pci,
@@ -102,6 +104,17 @@ def _reading(index: int, pci: str, told: Told) -> GpuReading:
         remap_pending=_yes(told.get(("Remapped Rows", "Pending"))),
         remap_failed=_yes(told.get(("Remapped Rows", "Remapping Failure Occurred"))),
     )
+
+
+def _asked_for(told: Told) -> str:
+    """Return what the driver asks for before any process may use the GPU again; empty: nothing.
+
+    Drivers since 565 name an action (``Reset``, ``GPU_RESET``, ``Reboot``); before, whether a reset is required.
+    """
+    action = told.get(("GPU Recovery Action",), "")
+    if any(word in action.lower() for word in ("reset", "reboot")):
+        return f"GPU recovery action: {action}"
+    return "reset required" if _yes(told.get(("GPU Reset Status", "Reset Required"))) else ""
 
 
 def _yes(value: str | None) -> bool | None:

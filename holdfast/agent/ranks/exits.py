@@ -30,6 +30,8 @@ _OUR_FOLDERS = tuple(
     os.path.join(_HERE, name, "") for name in ("agent", "data", "integrations", "session", "storage")
 )
 _SESSION = os.path.join("holdfast", "session", "session.py")
+_ASSERTED = "cuda_assert"
+"""Pattern of the exception after an assertion in a kernel failed: which one, only the log has."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -56,7 +58,9 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
         if not error.get("error_type"):
             return last_words.cause(log)
         above = last_words.cause(log) if last_words.points_above(error) else None
-        return _of_error(error) or above
+        found = _of_error(error) or above
+        failed_assertion = found is not None and found.pattern.name == _ASSERTED
+        return (last_words.asserted(log) if failed_assertion else None) or found
     return (_of_error(error) if _told(error) else None) or last_words.cause(log)
 
 

@@ -147,3 +147,22 @@ def test_a_driver_that_went_away_has_lost_its_gpus(tmp_path: Path) -> None:
     assert detector.poll() == []
     machine.prints(TOOL, real("g-no-driver"), status=9)
     assert [alert.kind for alert in detector.poll()] == [AlertKind.GPU_LOST]
+
+
+@pytest.mark.parametrize(
+    ("status", "asked"),
+    [
+        ("    GPU Recovery Action                   : Reset", "GPU recovery action: Reset"),
+        ("    GPU Recovery Action                   : GPU_RESET", "GPU recovery action: GPU_RESET"),
+        ("    GPU Recovery Action                   : Reboot", "GPU recovery action: Reboot"),
+        ("    GPU Recovery Action                   : Drain P2P", ""),
+        ("    GPU Recovery Action                   : None", ""),
+        ("    GPU Reset Status\n        Reset Required                    : Yes", "reset required"),
+        ("    GPU Reset Status\n        Reset Required                    : No", ""),
+        ("    GPU Reset Status\n        Reset Required                    : [N/A]", ""),
+    ],
+)
+def test_a_gpu_that_waits_for_a_reset_is_lost(status: str, asked: str) -> None:
+    """By the words of drivers before 565, and since."""
+    [gpu] = read(f"GPU 00000000:18:00.0\n    Product Name                          : NVIDIA H200\n{status}\n")
+    assert (gpu.error, gpu.lost) == (asked, bool(asked))
