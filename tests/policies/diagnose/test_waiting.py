@@ -52,6 +52,22 @@ def test_these_do_not(frames: list[tuple[str, str]]) -> None:
     assert not group.waiting
 
 
+def test_stacks_that_people_quoted() -> None:
+    """Rank 0's data loader (pytorch/pytorch#87995: all others wait in all_reduce); ZeRO-3 that all wait in
+    (deepspeedai/DeepSpeed#860, beside huggingface/accelerate#3104's ranks in a gather of its own thread).
+    """
+    queue = [("wait", "threading.py"), ("get", "queue.py"), ("__next__", "fairseq/data/iterators.py")]
+    fetched = [
+        ("synchronize", "torch/cuda/streams.py"),
+        ("_synchronize_communication", "deepspeed/runtime/zero/stage3.py"),
+        ("fetch_sub_module", "deepspeed/runtime/zero/stage3.py"),
+    ]
+    reduces = [dump(rank, REDUCE, per=1) for rank in (1, 2, 3)]
+    assert aggregate([dump(0, *queue, per=1), *reduces], ALONE, POLICY).suspects == ("m0",)
+    assert aggregate([dump(0, *fetched, per=1), *reduces], ALONE, POLICY).suspects == ()
+    assert aggregate([dump(rank, *fetched, per=1) for rank in range(4)], ALONE, POLICY).suspects == ()
+
+
 def test_ranks_that_wait_are_not_named_where_others_have_no_stack() -> None:
     """Ranks 2 and 3 wait for rank 4 or 5, whose stacks nobody has; they have a group of their own with them."""
     of = job(machines=4, per=2)
