@@ -8,11 +8,13 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
+from prefect.states import Completed
 
 from holdfast.errors import LimitError, NoStandbyError, StaleError, StoppedError
 from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
 from holdfast.tasks import lease, limits
+from holdfast.tasks.context import context
 from holdfast.tasks.detect import detect
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 from holdfast.tasks.report import observed, outcome, report, stopped
@@ -38,32 +40,29 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
     and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
     ends it at a human, with the step's message, what is missing and when it is retried; where the job can run
     on, it does. A ladder may end with stopping the job instead. A run whose incident is ended meanwhile (handed over,
-    the job stopped or done) ends with it. Any other error fails the run: the gateway starts the next attempt, which
-    does only what is missing.
+    the job stopped or done) ends with it, and one whose incident a newer attempt took over is dismissed. Any other
+    error fails the run: the gateway starts the next attempt, which does only what is missing.
     """
 
     def decorate(steps: Steps) -> Playbook:
         incident_class = IncidentClass.declare(steps.__name__)
 
         async def run(incident: Request) -> State[Any]:
-            case = await detect(incident, incident_class)
-            with lease.kept(case):
-                if case.observe_only:
-                    await observed(case, would)
+            try:
+                case = await detect(incident, incident_class)
+            except StaleError:
+                if over := _why_over(incident.id, incident.attempt):
+                    return Completed(name="Dismissed", message=over)
+                raise
+            try:
+                return await _treated(case, steps, would)
+            except StaleError:
+                # Handed over, or the job was stopped or is done: its end is no failure of this run.
+                if case.incident.state is not IncidentState.OPEN:
                     return outcome(case)
-                try:
-                    ending = await steps(case)
-                except StoppedError as end:
-                    await stopped(case, str(end))
-                except (LimitError, NoStandbyError) as limit:
-                    await limits.met(case, limit)
-                except StaleError:
-                    # Handed over, or the job was stopped or is done: its end is no failure of this run.
-                    if case.incident.state is IncidentState.OPEN:
-                        raise
-                else:
-                    await report(case, ending.summary, _for_people(ending.verdict))
-                return outcome(case)
+                if over := _why_over(case.incident_id, case.attempt):
+                    return Completed(name="Dismissed", message=over)
+                raise
 
         run.__name__, run.__qualname__ = steps.__name__, steps.__qualname__
         run.__module__, run.__doc__ = steps.__module__, steps.__doc__
@@ -71,6 +70,33 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
         return flow(name=steps.__name__.replace("_", "-"), persist_result=False)(run)
 
     return decorate
+
+
+async def _treated(case: RecoveryContext, steps: Steps, would: str) -> State[Any]:
+    """Run the steps and report how they ended; return the flow run's final state."""
+    with lease.kept(case):
+        if case.observe_only:
+            await observed(case, would)
+            return outcome(case)
+        try:
+            ending = await steps(case)
+        except StoppedError as end:
+            await stopped(case, str(end))
+        except (LimitError, NoStandbyError) as limit:
+            await limits.met(case, limit)
+        else:
+            await report(case, ending.summary, _for_people(ending.verdict))
+        return outcome(case)
+
+
+def _why_over(incident_id: str | None, attempt: int) -> str:
+    """Return why nothing is left to do for a run of this attempt; empty: it failed, which people hear of."""
+    if incident_id is None:
+        return ""
+    now = context().ledger.incident(incident_id)
+    if now.state is not IncidentState.OPEN:
+        return f"nothing to do: {now.id} is closed ({now.state}: {now.summary})"
+    return f"attempt {attempt} of {now.id} was taken over by {now.attempt}" if attempt < now.attempt else ""
 
 
 def _for_people(verdict: Verdict | None) -> Verdict | None:
