@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -46,6 +47,8 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
 
     def decorate(steps: Steps) -> Playbook:
         incident_class = IncidentClass.declare(steps.__name__)
+        if not inspect.iscoroutinefunction(steps):
+            raise TypeError(f"playbook {steps.__name__} is no coroutine: write `async def {steps.__name__}`")
 
         async def run(incident: Request) -> State[Any]:
             try:
@@ -79,7 +82,7 @@ async def _treated(case: RecoveryContext, steps: Steps, would: str) -> State[Any
             await observed(case, would)
             return outcome(case)
         try:
-            ending = await steps(case)
+            ending = _ending(steps, await steps(case))
         except StoppedError as end:
             await stopped(case, str(end))
         except (LimitError, NoStandbyError) as limit:
@@ -87,6 +90,20 @@ async def _treated(case: RecoveryContext, steps: Steps, would: str) -> State[Any
         else:
             await report(case, ending.summary, _for_people(ending.verdict))
         return outcome(case)
+
+
+def _ending(steps: Steps, returned: object) -> Recovered:
+    """Return what the steps returned.
+
+    Raises:
+        TypeError: it is something else, such as a state of Prefect's.
+    """
+    if isinstance(returned, Recovered):
+        return returned
+    raise TypeError(
+        f"playbook {steps.__name__} returned {type(returned).__name__} {returned!r:.100}: return "
+        "Recovered(summary=...) where the job goes on, and raise LimitError(reason) where a person must decide"
+    )
 
 
 def _why_over(incident_id: str | None, attempt: int) -> str:

@@ -1,0 +1,50 @@
+"""What the steps of a playbook of one's own return: what is no answer is named, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prefect.states import Failed
+
+from holdfast.models.alert import IncidentClass
+from holdfast.operations.context import Context
+from holdfast.tasks.context import use
+from holdfast.tasks.playbook import Recovered, Steps, playbook
+from holdfast.tasks.recovery_context import RecoveryContext, Request
+from holdfast.testing.play import without_prefect
+from tests.tasks.two_machines import case_of, running_job
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    ctx = running_job(tmp_path)
+    use(ctx)
+    with without_prefect():
+        yield ctx
+    use(None)
+
+
+@pytest.mark.parametrize("what", [None, "all good", Failed(message="I give up")], ids=type)
+async def test_another_answer_than_recovered_is_named(ctx: Context, what: Any) -> None:
+    """Who knows Prefect returns a state, and who forgets to return returns None."""
+
+    async def job_crash(_: RecoveryContext) -> Recovered:
+        """Recover."""
+        return cast("Recovered", what)
+
+    case = case_of(ctx, IncidentClass.JOB_CRASH)
+    with pytest.raises(TypeError, match=rf"job_crash returned {type(what).__name__} .*LimitError\(reason\)"):
+        await playbook(would="nothing")(job_crash).fn(Request(id=case.incident_id, attempt=1))
+
+
+def test_a_plain_function_is_refused_when_it_is_loaded() -> None:
+    """Awaited at the end, it would fail after everything was done."""
+
+    def job_crash(_: RecoveryContext) -> Recovered:
+        return Recovered(summary="")
+
+    with pytest.raises(TypeError, match="write `async def job_crash`"):
+        playbook(would="nothing")(cast("Steps", job_crash))
