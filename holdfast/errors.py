@@ -62,6 +62,10 @@ class RefusedError(HoldfastError):
     status = 409
 
 
+class QueuedError(RefusedError):
+    """It is done later, when its turn comes."""
+
+
 class StaleError(RefusedError):
     """The request or report carries an old epoch, incarnation or attempt."""
 

@@ -6,7 +6,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
 
-from holdfast.errors import RefusedError, StaleError, UnknownError
+from holdfast.errors import QueuedError, RefusedError, StaleError, UnknownError
 from holdfast.models.alert import (
     BESIDE_TRAINING,
     Alert,
@@ -46,8 +46,9 @@ async def detect(request: Request, incident_class: IncidentClass) -> RecoveryCon
     Raises:
         UnknownError: no such incident or job.
         StaleError: the incident is closed, or a newer attempt works on it.
-        RefusedError: another incident of the job is being worked on, or this one by another run; a job is to be
-            scaled that has ended, or that a person holds; or what is asked for is not named (a version, a machine).
+        QueuedError: another incident of the job is worked on first.
+        RefusedError: another run works on this one; a job is to be scaled that has ended, or that a person holds; or
+            what is asked for is not named (a version, a machine).
     """
     ctx = context()
     now = ctx.clock.now()
@@ -64,8 +65,12 @@ async def detect(request: Request, incident_class: IncidentClass) -> RecoveryCon
         )
     acting = ctx.ledger.acting(incident.job)
     if acting and acting.id != incident.id:
-        raise RefusedError(
-            f"incident {acting.id} of job {incident.job} is worked on first; {incident.id} waits"
+        if incident.flow_run_id == flow_run.id:
+            # The gateway starts its run in its turn, unless nothing is left to do by then.
+            ctx.ledger.set_incident(incident.id, flow_run_id=None)
+        raise QueuedError(
+            f"{incident.id} waits: {acting.id} of job {incident.job} is worked on first. It gets a run of its own "
+            "then, if anything is left to do"
         )
     held = await lease.take(ctx, incident)
     incident = ctx.ledger.incident(incident.id)  # a head start may have ended meanwhile

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 from prefect.states import Completed
 
-from holdfast.errors import LimitError, NoStandbyError, StaleError, StoppedError
+from holdfast.errors import LimitError, NoStandbyError, QueuedError, StaleError, StoppedError
 from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
 from holdfast.tasks import lease, limits
@@ -53,6 +53,8 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
         async def run(incident: Request) -> State[Any]:
             try:
                 case = await detect(incident, incident_class)
+            except QueuedError as queued:
+                return Completed(name="Dismissed", message=str(queued))
             except StaleError:
                 if over := _why_over(incident.id, incident.attempt):
                     return Completed(name="Dismissed", message=over)
