@@ -159,8 +159,9 @@ def _alive(pid: int) -> bool:
 
 
 def _end(pid: int) -> None:
+    """End a rank and its children: a loader's worker, a command."""
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     except (ProcessLookupError, ChildProcessError):
         pass
