@@ -33,7 +33,7 @@ async def register(settings: Settings) -> list[str]:
     """Make the work pool if it is missing and apply all deployments; returns their full names.
 
     A pool that exists keeps its type: one of type ``process`` serves stock ``prefect worker start`` too. A deployment
-    that exists keeps its schedules: people may have paused, changed or added some.
+    that exists keeps its schedules: people may have paused, changed, added or deleted some.
 
     Raises:
         UnavailableError: the API does not answer.
@@ -55,7 +55,7 @@ async def register(settings: Settings) -> list[str]:
             known = await _schedules(client, deployments)
             # One after the other: side by side they meet SQLite's lock and wait seconds for it.
             return [
-                await _apply(client, each, settings.work_pool, known.get((each.name, each.entrypoint), ()))
+                await _apply(client, each, settings.work_pool, known.get((each.name, each.entrypoint)))
                 for each in deployments
             ]
     except httpx.HTTPStatusError as error:
@@ -107,8 +107,9 @@ async def _apply(
     client: PrefectClient,
     deployment: manifest.Deployment,
     pool: str,
-    schedules: Sequence[DeploymentSchedule],
+    schedules: Sequence[DeploymentSchedule] | None,
 ) -> str:
+    """Make or change one deployment; ``schedules``: those that it has, None: it is new."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate  # noqa: PLC0415
     from prefect.client.schemas.schedules import CronSchedule  # noqa: PLC0415
     from prefect.flows import load_flow_from_entrypoint  # noqa: PLC0415
@@ -131,18 +132,19 @@ async def _apply(
         parameters=deployment.parameters,
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
         enforce_parameter_schema=True,
-        # Those that it has are made again as they are: this request deletes them.
         schedules=[
-            DeploymentScheduleCreate(
-                schedule=known.schedule, active=known.active, parameters=known.parameters, slug=known.slug
-            )
-            for known in schedules
-        ]
-        or [
             DeploymentScheduleCreate(
                 schedule=CronSchedule(cron=each.cron, timezone=each.timezone), active=each.active
             )
             for each in deployment.schedules
+        ]
+        if schedules is None
+        # Made again as they are, since this request deletes them; what people deleted is not.
+        else [
+            DeploymentScheduleCreate(
+                schedule=known.schedule, active=known.active, parameters=known.parameters, slug=known.slug
+            )
+            for known in schedules
         ],
         concurrency_limit=deployment.concurrency_limit,
         work_pool_name=pool,

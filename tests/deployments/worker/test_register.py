@@ -65,7 +65,7 @@ def test_register_makes_pool_and_deployments_and_may_be_repeated(api: Api, setti
     assert resize["global_concurrency_limit"]["limit"] == 1
 
 
-def test_schedules_that_people_paused_or_added_stay(api: Api, settings: Settings) -> None:
+def test_schedules_that_people_paused_added_or_deleted_stay_so(api: Api, settings: Settings) -> None:
     """A start of the control plane registers everything again: docs/elastic-jobs.md has people add schedules."""
     run_register(settings)
     found = deployments(api)
@@ -77,10 +77,14 @@ def test_schedules_that_people_paused_or_added_stay(api: Api, settings: Settings
         "active": True,
         "parameters": {"incident": {"job": "gpt", "machines": 4}},
     }
+    inspects = found["inspect-standbys"]
+    (hourly,) = inspects["schedules"]
+    api.ask("DELETE", f"/deployments/{inspects['id']}/schedules/{hourly['id']}")
     api.ask("PATCH", paused, {"active": False})
     api.ask("POST", f"/deployments/{scale['id']}/schedules", [evening])
     run_register(settings)
     after = deployments(api)
+    assert after["inspect-standbys"]["schedules"] == []  # somebody deleted it
     (nightly,) = after["resize-standby-pool"]["schedules"]
     assert (nightly["schedule"]["cron"], nightly["active"]) == ("0 3 * * *", False)
     (added,) = after["scale-job"]["schedules"]
