@@ -17,8 +17,8 @@ dependencies = ["holdfast[control]"]
 [project.entry-points."holdfast.playbooks"]
 $name = "$package.$name:$name"
 
-[tool.setuptools]
-packages = ["$package"]
+[tool.setuptools.packages.find]
+include = ["$package", "$package.*"]
 
 [tool.setuptools.package-data]
 $package = ["policy.yaml"]

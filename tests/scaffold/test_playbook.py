@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from setuptools.config.pyprojecttoml import read_configuration
 from typer.testing import CliRunner
 
 from holdfast.cli import main
@@ -128,3 +129,12 @@ def test_the_command_says_what_it_wrote_and_how_to_go_on(tmp_path: Path) -> None
     assert "python -m pytest" in said.output
     said = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"])
     assert len(json.loads(said.output)) == 7
+
+
+def test_helper_modules_in_folders_are_part_of_what_is_installed(tmp_path: Path) -> None:
+    """A playbook that outgrows one file: installed from a wheel, a folder that is left out is missing at its import."""
+    playbook.write("fan_fault", tmp_path, "fans")
+    (tmp_path / "fans" / "readings").mkdir()
+    (tmp_path / "fans" / "readings" / "__init__.py").touch()
+    found = read_configuration(tmp_path / "pyproject.toml", expand=True)["tool"]["setuptools"]["packages"]
+    assert sorted(found) == ["fans", "fans.readings"]
