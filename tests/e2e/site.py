@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -199,10 +200,19 @@ class Site:
 
         A copy that is later than a second, on a busy host, is not waited for, and costs steps if it is needed then.
         """
+        self._wait_copied(machine)
+        return inject(self.home, fault, machine, rank)
+
+    def kill_machines(self, *machines: str) -> None:
+        """Machines of a job lose power together: no playbook begins between two of them."""
+        self._wait_copied(machines[0])
+        with ThreadPoolExecutor() as together:
+            list(together.map(lambda machine: inject(self.home, "kill-machine", machine, None), machines))
+
+    def _wait_copied(self, machine: str) -> None:
         job = self.ledger.machine(machine).job or ""
         if job in self._every_step:
             wait_for(f"copies of {job}", lambda: self._copied(job), every_s=0.02)
-        return inject(self.home, fault, machine, rank)
 
     def _ranks(self, name: str) -> Iterator[RankState]:
         for machine in self.job(name).machines:

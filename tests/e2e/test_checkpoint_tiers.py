@@ -37,8 +37,7 @@ def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
     before = site.submit(
         name, machines=4, spare=2, s3_every=FOR_EVER, parallelism=GRID, every_step=True
     ).machines
-    for slot in (0, 2):
-        site.fault("kill-machine", before[slot])
+    site.kill_machines(*(before[slot] for slot in (0, 2)))
     incident = site.wait_recovered(name, timeout_s=180)
     assert started(site, incident)["tier"] == Tier.MEMORY
     first, second = site.epochs(name)[0], site.epochs(name)[-1]
@@ -87,8 +86,7 @@ def test_both_machines_of_a_pair_are_lost(site: Site, name: str) -> None:
     before = site.submit(name, machines=4, spare=2, s3_every=5, parallelism=GRID).machines
     kept = wait_for("a checkpoint in S3", lambda: site.ledger.checkpoints(name))
     assert BACKUP.mapping[0] == 3
-    for slot in (0, BACKUP.mapping[0]):
-        site.fault("kill-machine", before[slot])
+    site.kill_machines(*(before[slot] for slot in (0, BACKUP.mapping[0])))
     incident = site.wait_recovered(name, timeout_s=180)
     start = started(site, incident)
     from_s3 = re.search(
@@ -107,8 +105,7 @@ def test_the_newest_checkpoint_in_s3_is_damaged(site: Site, name: str) -> None:
     before = site.submit(name, machines=4, spare=2, s3_every=50, parallelism=GRID).machines
     newest, older = wait_for("two checkpoints in S3", lambda: two(site.ledger.checkpoints(name)))
     flip(site, newest.key)
-    for slot in (0, BACKUP.mapping[0]):
-        site.fault("kill-machine", before[slot])
+    site.kill_machines(*(before[slot] for slot in (0, BACKUP.mapping[0])))
     incident = site.wait_recovered(name, timeout_s=240)
 
     _, refusing, going_on = site.epochs(name)

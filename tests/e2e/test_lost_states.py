@@ -31,8 +31,7 @@ def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, 
     """Both machines lose memory and disk, and nothing was in S3 yet: step 0 is a person's decision."""
     before = site.submit(name, spare=2, s3_every=FOR_EVER).machines
     site.wait_more_steps(name, 10)
-    for machine in before:
-        site.fault("kill-machine", machine)
+    site.kill_machines(*before)
     incident = wait_closed(site, name)
     assert incident.state is IncidentState.NEEDS_HUMAN, site.told(name)
     assert f"holdfast resume {name} --from-scratch" in incident.summary
