@@ -109,10 +109,12 @@ def _reading(index: int, pci: str, told: Told) -> GpuReading:
 def _asked_for(told: Told) -> str:
     """Return what the driver asks for before any process may use the GPU again; empty: nothing.
 
-    Drivers since 565 name an action (``Reset``, ``GPU_RESET``, ``Reboot``); before, whether a reset is required.
+    Drivers since 565 name an action (``Reset``, ``GPU_RESET``, ``Reboot``); before, whether a reset is required. One
+    that is to be drained first works on until its processes have ended.
     """
     action = told.get(("GPU Recovery Action",), "")
-    if any(word in action.lower() for word in ("reset", "reboot")):
+    words = action.lower()
+    if ("reset" in words or "reboot" in words) and "drain" not in words:
         return f"GPU recovery action: {action}"
     return "reset required" if _yes(told.get(("GPU Reset Status", "Reset Required"))) else ""
 

@@ -156,6 +156,7 @@ def test_a_driver_that_went_away_has_lost_its_gpus(tmp_path: Path) -> None:
         ("    GPU Recovery Action                   : GPU_RESET", "GPU recovery action: GPU_RESET"),
         ("    GPU Recovery Action                   : Reboot", "GPU recovery action: Reboot"),
         ("    GPU Recovery Action                   : Drain P2P", ""),
+        ("    GPU Recovery Action                   : Drain and Reset", ""),
         ("    GPU Recovery Action                   : None", ""),
         ("    GPU Reset Status\n        Reset Required                    : Yes", "reset required"),
         ("    GPU Reset Status\n        Reset Required                    : No", ""),
