@@ -31,6 +31,8 @@ class PlaybookRun(Frozen):
     """When it entered the state, or was to start if that is later (Unix seconds); 0.0: not known."""
     alive: bool | None = None
     """Whether its process is alive; None when that cannot be seen from here."""
+    resumable_s: float | None = None
+    """How long after ``since`` Prefect lets a suspended run go on; None: without a limit."""
     message: str = ""
     """The message of the state, such as the error that ended the run."""
 

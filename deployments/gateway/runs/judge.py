@@ -31,6 +31,7 @@ class Lapse(StrEnum):
     UNSTARTED = "no_worker"
     DEAD = "process_is_gone"
     SILENT = "silent"
+    UNRESUMED = "not_resumed"
     OFFLINE = "prefect_is_away"
 
 
@@ -58,14 +59,23 @@ def why_again(
         return Again(
             Lapse.UNSTARTED, f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
         )
-    if run.phase is not RunPhase.RUNNING:
+    if run.phase is RunPhase.SUSPENDED:
+        return _unresumed(run, actions, now)
+    return _stalled(run, actions, now, policy) if run.phase is RunPhase.RUNNING else None
+
+
+def _unresumed(run: PlaybookRun, actions: Sequence[Action], now: float) -> Again | None:
+    """Return why a suspended run can go on no more; None while it can, or asks a question that has a deadline."""
+    asks = any(action.kind == "approve" and action.state is ActionState.INTENT for action in actions)
+    if asks or run.resumable_s is None or now - run.since <= run.resumable_s:
         return None
+    said = f": {run.message}" if run.message else ""
+    return Again(Lapse.UNRESUMED, f"its run was not resumed for {now - run.since:.0f} s ({run.state}{said})")
+
+
+def _stalled(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> Again | None:
     if run.alive is False and now - run.since > DEAD_AFTER_S:
         return Again(Lapse.DEAD, f"its run is {run.state}, and its process is gone")
-    return _silent(run, actions, now, policy)
-
-
-def _silent(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> Again | None:
     last = max([run.since, *(action.done_at or action.begun_at for action in actions)])
     acting = any(action.state is ActionState.INTENT for action in actions)
     limit = policy.silent_after_s * (BUSY_FACTOR if run.alive or acting else 1)

@@ -260,12 +260,14 @@ def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
     since = _time(state.timestamp)
     if state.state_details.scheduled_time:
         since = max(since, _time(state.state_details.scheduled_time))
+    until = state.state_details.pause_timeout
     return PlaybookRun(
         id=str(found.id),
         phase=_PHASES.get(state.type, RunPhase.FAILED),
         state=state.name or state.type.value,
         since=since,
         alive=alive,
+        resumable_s=None if until is None else _time(until) - since,
         message=" ".join((state.message or "").removeprefix(_RAISED).split())[:MOST_MESSAGE],
     )
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import psutil
 import pytest
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Running, State, Suspended
@@ -19,6 +19,7 @@ from prefect.states import Running, State, Suspended
 from holdfast import process_name
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import offline, prefect_runs
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.deployments.gateway.runs.prefect_runs import PrefectRuns
 from holdfast.models.alert import IncidentClass
 
@@ -141,3 +142,11 @@ def test_a_process_without_prefect_is_known_where_the_clock_was_set() -> None:
     assert offline.lives(me, f"{created:.2f}") is True
     assert offline.lives(me, f"{created + 3600:.2f}") is False
     assert offline.lives(f"another-host@{mark}") is None
+
+
+def test_how_long_a_suspended_run_may_be_resumed_is_read() -> None:
+    """Prefect fails a run that is resumed later than its pause's limit."""
+    suspended: State[Any] = Suspended(timeout_seconds=3600)
+    seen = prefect_runs._run(FlowRun(flow_id=uuid4(), state=suspended), None)
+    assert seen.phase is RunPhase.SUSPENDED
+    assert seen.resumable_s == pytest.approx(3600, abs=1)

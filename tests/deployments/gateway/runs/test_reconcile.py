@@ -132,6 +132,26 @@ async def test_suspended_run_waits_for_its_human(kit: Kit) -> None:
     assert kit.runs.created == [FIRST]
 
 
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_run_that_can_be_resumed_no_more_is_followed_by_the_next_attempt(
+    kit: Kit, *, asks: bool
+) -> None:
+    """An automation suspended it, and nobody knew; a question of a playbook has a deadline of its own."""
+    await kit.running_job()
+    await kit.crash()
+    if asks:
+        kit.ledger.begin(f"{JOB}-1", 1, "approve:m1", "approve", {"deadline": 1e12, "default": "refuse"})
+    kit.runs.set(FIRST, RunPhase.SUSPENDED, message="Suspended by Automation 7")
+    kit.runs.runs[FIRST] = kit.runs.runs[FIRST].model_copy(update={"resumable_s": 3600.0})
+    await kit.tick(3590)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(20)
+    assert kit.runs.created == ([FIRST] if asks else [FIRST, SECOND])
+    if not asks:
+        await kit.gateway.leftovers.tick()
+        assert "another run works on" in kit.runs.cancelled[FIRST]
+
+
 async def test_closed_incident_is_left_alone(kit: Kit) -> None:
     """The run completed and the incident is closed: done."""
     await kit.running_job()
