@@ -255,8 +255,8 @@ def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: 
         found = wait_for("both runs have ended", ended)
         closed = site.ledger.incident(incident.id)
         assert closed.state is IncidentState.RECOVERED, closed.summary
-        lost = [each for each in found if each["state_type"] == "FAILED"]
-        won = [each for each in found if each["state_type"] == "COMPLETED"]
+        won = [each for each in found if each["state_name"] == "Recovered"]
+        lost = [each for each in found if each["state_name"] in {"Failed", "Dismissed"}]
         assert len(lost) == len(won) == 1, [each["state"] for each in found]
         assert any(word in lost[0]["state"]["message"] for word in ("acts on it", "may not act", "is closed"))
         kinds = site.done(closed)
