@@ -22,6 +22,7 @@ from holdfast.errors import SettingsError, UnavailableError
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from tests.e2e.waiting import free_ports, wait_for
+from tests.prefect_http import PrefectHttp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -99,7 +100,7 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     wait_for("it answers", answers)
     before = serving(home)
     assert None not in before.values()
-    with httpx.Client(
+    with PrefectHttp(
         base_url=settings.prefect_api,
         auth=tuple(secret.prefect_auth(settings).split(":", 1)),  # type: ignore[arg-type]
         trust_env=False,

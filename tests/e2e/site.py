@@ -30,6 +30,7 @@ from holdfast.storage import objects
 from holdfast.storage.code import versions
 from holdfast.storage.ledger import Ledger
 from tests.e2e.waiting import DEADLINE_S, free_ports, wait_for
+from tests.prefect_http import PrefectHttp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = ("--layers", "1", "--width", "32", "--batch", "2", "--context", "32", "--step-seconds", "0.05")
@@ -70,7 +71,7 @@ class Site:
         """Jobs of which each step is saved before the next one."""
         self.renew_secret()
         user, _, password = secret.prefect_auth(self.settings).partition(":")
-        self.prefect = self._client(self.settings.prefect_api, auth=(user, password))
+        self.prefect = self._client(self.settings.prefect_api, PrefectHttp, auth=(user, password))
 
     @classmethod
     def up(cls, home: Path, machines: int, policy: str = POLICY, **more: Any) -> Site:
@@ -93,9 +94,9 @@ class Site:
         self.headers = {"Authorization": secret.of(self.settings).header}
         self.http = self._client(self.settings.gateway, headers=self.headers)
 
-    def _client(self, url: str, **more: Any) -> httpx.Client:
+    def _client(self, url: str, kind: type[httpx.Client] = httpx.Client, **more: Any) -> httpx.Client:
         transport = httpx.HTTPTransport(retries=CONNECTS, **self.tls.http())
-        return httpx.Client(base_url=url, timeout=60, transport=transport, **more)
+        return kind(base_url=url, timeout=60, transport=transport, **more)
 
     def down(self) -> None:
         """Stop everything."""
@@ -285,13 +286,7 @@ class Site:
         deployment.raise_for_status()
         path = f"/deployments/{deployment.json()['id']}/create_flow_run"
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-
-        def created() -> httpx.Response | None:
-            # 503: another writer holds SQLite's lock.
-            answer = self.prefect.post(path, json=body)
-            return None if answer.status_code == 503 else answer
-
-        run = wait_for(f"Prefect takes a run of {name}", created)
+        run = self.prefect.post(path, json=body)
         run.raise_for_status()
         return str(run.json()["id"])
 
