@@ -14,7 +14,7 @@ from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet, recurrence
-from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdicts
+from holdfast.policies.diagnose import aggregate, domains, flight, hang_verdict, verdicts
 from holdfast.policies.diagnose.stacks import compared
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.join_names import join_names
@@ -120,29 +120,10 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
         limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)
         found = aggregate.aggregate(stacks, job, limits, blocked)
         silent = fleet.lost(answers)
-        alone = len(found.suspects) == 1
-        records = [] if found.sure or (alone and silent) else await flight_records(case, case.machines_now())
-        made = groups.observed((record.ranks for record in records), job.spec.world_size)
-        if made and not alone:
-            found = aggregate.aggregate(stacks, job, limits, blocked, made)
-        suspects, reasons, ranks, script = found.suspects, found.reasons, found.outliers, found.script
-        if silent and not found.sure:
-            suspects = ()  # the others stand out because they wait for them
-        else:
-            waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
-            recorded = flight.analyse(records, job, limits, waiting)
-            if not suspects or (recorded.program and not found.sure):
-                suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
-                script = script or recorded.program
-        return Verdict(
-            suspects=tuple(dict.fromkeys((*silent, *suspects))),
-            confidence=1.0 if silent else found.confidence,
-            ranks=ranks if suspects else (),
-            sure=bool(silent) or found.sure,
-            evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
-            script="" if silent or found.sure else script,
-            excuse="" if silent or suspects != found.suspects else found.excuse,
-        ).model_dump(mode="json")
+        asked = hang_verdict.needs_records(found, silent)
+        records = await flight_records(case, case.machines_now()) if asked else []
+        told = hang_verdict.verdict(found, stacks, records, job, limits, blocked, silent)
+        return told.model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)
     verdict = Verdict.model_validate(done)

@@ -15,7 +15,7 @@ from holdfast.agent.diagnostics import flight as reader
 from holdfast.models.agent import FlightRecord, StackDump
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.diagnose import flight, groups
+from holdfast.policies.diagnose import hang_verdict
 from holdfast.policies.diagnose.aggregate import aggregate
 from holdfast.policies.diagnose.stacks import compared
 from tests.flight.labels import RECORDINGS
@@ -41,17 +41,10 @@ class Told:
         )
 
     def suspects(self) -> set[str]:
-        """Machines that would be named; as in ``holdfast.tasks.diagnose.dump_stacks``."""
+        """Machines that would be named."""
         found = aggregate(self.dumps, self.of, LIMITS)
-        alone = len(found.suspects) == 1
-        records = () if found.sure else self.records
-        made = groups.observed((record.ranks for record in records), self.of.spec.world_size)
-        if made and not alone:
-            found = aggregate(self.dumps, self.of, LIMITS, (), made)
-        waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
-        recorded = flight.analyse(records, self.of, LIMITS, waiting)
-        by_records = not found.suspects or (recorded.program and not found.sure)
-        return set(recorded.suspects if by_records else found.suspects)
+        records = self.records if hang_verdict.needs_records(found, ()) else ()
+        return set(hang_verdict.verdict(found, self.dumps, records, self.of, LIMITS).suspects)
 
 
 def told(name: str, label: Mapping[str, Any]) -> Told:
