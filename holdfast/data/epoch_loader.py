@@ -50,8 +50,9 @@ class EpochLoader:
         self.taken = 0
         """Batches of all epochs that were handed out."""
         self._beginning: dict[str, Any] = {}
-        self._goes_on = self._begun = self._over = False
+        self._goes_on = self._over = False
         self._iterator: object = None
+        """Stands for the epoch's iterator; None: there is none yet."""
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
@@ -68,17 +69,17 @@ class EpochLoader:
         while self.epoch < len(numbers):
             yield numbers[self.epoch]
             self.epoch, self.batch, self._iterator = self.epoch + 1, 0, None
-            self._goes_on = self._begun = self._over = False
+            self._goes_on = self._over = False
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the epoch's batches from the place on; each counts as used when it is handed out."""
-        if self._begun:
+        if self._iterator is not None:
             raise ScriptRefusedError(
                 "EpochLoader: a second iterator within one epoch, whose place would be lost. Loop over "
                 "`loader.epochs(range(...))` and, within it, once over the loader; look at a batch beforehand "
                 "through a DataLoader of its own"
             )
-        self._begun, self._iterator = True, (mine := object())
+        self._iterator = mine = object()
         batches = self._rest() if self._goes_on else self._whole()
         return iter(()) if self._over else self._counted(batches, mine)
 
@@ -100,7 +101,7 @@ class EpochLoader:
             )
         self.epoch, self.batch, self.taken = state["epoch"], state["batch"], state["taken"]
         self._beginning = state["beginning"]
-        self._goes_on, self._begun, self._iterator = self.batch > 0, False, None
+        self._goes_on, self._iterator = self.batch > 0, None
         self._over = state.get("over", False)
 
     def _counted(self, batches: Iterator[Any], mine: object) -> Iterator[Any]:

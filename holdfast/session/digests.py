@@ -88,5 +88,4 @@ def _bytes(tensor: Tensor) -> memoryview:
     held = local(tensor.detach())
     if held.layout is not torch.strided:
         held = held.to_dense()
-    flat = held.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return bytes_of(flat)
+    return bytes_of(held.resolve_conj().resolve_neg().cpu().contiguous())

@@ -92,15 +92,14 @@ def wait_suspended(site: Site, name: str) -> tuple[Incident, str]:
 
 
 def resume(site: Site, run: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """As the form in the Prefect UI does; again while Prefect's database is busy (503), or has no form yet.
+    """As the form in the Prefect UI does; again while Prefect has no form yet.
 
     A run is suspended a moment before it stores what may be answered; on a busy host the moment is long.
     """
 
     def taken() -> httpx.Response | None:
         sent = site.prefect.post(f"/flow_runs/{run}/resume", json={"run_input": answer})
-        early = sent.status_code == httpx.codes.SERVICE_UNAVAILABLE or "schema not found" in sent.text
-        return None if early else sent
+        return None if "schema not found" in sent.text else sent
 
     sent = wait_for("Prefect takes the answer", taken, every_s=0.5)
     sent.raise_for_status()

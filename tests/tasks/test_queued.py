@@ -11,20 +11,15 @@ from holdfast.deployments.gateway.runs.judge import why_moot
 from holdfast.flows.machine_fault import machine_fault
 from holdfast.models.alert import IncidentClass
 from holdfast.operations.context import Context
-from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import Request
-from holdfast.testing.play import without_prefect
-from tests.tasks.two_machines import JOB, case_of, running_job
+from tests.tasks.two_machines import JOB, case_of, played
 
 
 @pytest.fixture
 def ctx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", "the-second-run")
-    ctx = running_job(tmp_path)
-    use(ctx)
-    with without_prefect():
+    with played(tmp_path) as ctx:
         yield ctx
-    use(None)
 
 
 async def test_the_same_request_twice_restarts_no_job_that_trains_again(ctx: Context) -> None:

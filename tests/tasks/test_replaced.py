@@ -12,20 +12,15 @@ from holdfast.errors import LimitError, StaleError
 from holdfast.flows.job_crash import job_crash
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.operations.context import Context
-from holdfast.tasks.context import use
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext, Request
-from holdfast.testing.play import without_prefect
-from tests.tasks.two_machines import case_of, running_job
+from tests.tasks.two_machines import case_of, played
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
-    ctx = running_job(tmp_path)
-    use(ctx)
-    with without_prefect():
+    with played(tmp_path) as ctx:
         yield ctx
-    use(None)
 
 
 async def act(case: RecoveryContext) -> Recovered:

@@ -11,20 +11,15 @@ from prefect.states import Failed
 
 from holdfast.models.alert import IncidentClass
 from holdfast.operations.context import Context
-from holdfast.tasks.context import use
 from holdfast.tasks.playbook import Recovered, Steps, playbook
 from holdfast.tasks.recovery_context import RecoveryContext, Request
-from holdfast.testing.play import without_prefect
-from tests.tasks.two_machines import case_of, running_job
+from tests.tasks.two_machines import case_of, played
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
-    ctx = running_job(tmp_path)
-    use(ctx)
-    with without_prefect():
+    with played(tmp_path) as ctx:
         yield ctx
-    use(None)
 
 
 @pytest.mark.parametrize("what", [None, "all good", Failed(message="I give up")], ids=type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.clock import FakeClock
@@ -9,7 +11,9 @@ from holdfast.models.alert import Alert, Classification, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
+from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
+from holdfast.testing.play import without_prefect
 from tests.storage.ledger.samples import register
 
 JOB = "gpt"
@@ -25,6 +29,16 @@ def running_job(folder: Path) -> Context:
     ctx.ledger.set_job(JOB, machines=("m0", "m1"), state=JobState.RUNNING)
     ctx.ledger.next_epoch(JOB)
     return ctx
+
+
+@contextmanager
+def played(folder: Path) -> Iterator[Context]:
+    """That site, as playbooks find it that are called without a Prefect server."""
+    ctx = running_job(folder)
+    use(ctx)
+    with without_prefect():
+        yield ctx
+    use(None)
 
 
 def case_of(ctx: Context, incident_class: IncidentClass, *alerts: Alert) -> RecoveryContext:

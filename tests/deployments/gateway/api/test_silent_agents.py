@@ -75,9 +75,7 @@ async def test_gateway_that_stood_still_blames_nobody(kit: Kit) -> None:
 async def test_stopped_rank_is_a_hang(kit: Kit) -> None:
     """No step, and one process in state T while the others idle: the vote says hang, and who."""
     await kit.running_job()
-    for step in range(1, 20):
-        kit.clock.advance(0.5)
-        await _both(kit, step, cpu=step * 0.5)
+    await _trained(kit)
     for _ in range(60):
         kit.clock.advance(0.5)
         await _both(kit, 19, cpu=9.5, stopped=2)
@@ -96,10 +94,7 @@ async def test_stopped_rank_is_a_hang(kit: Kit) -> None:
 async def test_a_host_that_stood_still_is_no_hang(kit: Kit) -> None:
     """No rank made a step while everything slept. What makes none afterwards hangs, as ever."""
     await kit.running_job()
-    for step in range(1, 20):
-        kit.clock.advance(0.5)
-        await _both(kit, step, cpu=step * 0.5)
-    last = kit.clock.now()
+    last = await _trained(kit)
     kit.clock.advance(60)
 
     async def still() -> None:
@@ -131,10 +126,7 @@ def _stuck_beat(machine: int, since: float, at: float) -> Heartbeat:
 async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
     """Only the first late one of a silence counts."""
     await kit.running_job()
-    for step in range(1, 20):
-        kit.clock.advance(0.5)
-        await _both(kit, step, cpu=step * 0.5)
-    last = kit.clock.now()
+    last = await _trained(kit)
     for late_s in (10, 0.5, 10):
         kit.clock.advance(late_s)
         for number in range(2):
@@ -148,10 +140,7 @@ async def test_heartbeats_that_are_always_late_excuse_no_hang(kit: Kit) -> None:
 async def test_machines_that_are_late_one_after_the_other_excuse_one_silence_once(kit: Kit) -> None:
     """Of a thousand machines one is late in every window: no hang of their job would be seen."""
     await kit.running_job()
-    for step in range(1, 20):
-        kit.clock.advance(0.5)
-        await _both(kit, step, cpu=step * 0.5)
-    last = kit.clock.now()
+    last = await _trained(kit)
     for heard, rounds in (((1,), 20), ((0, 1), 70), ((0,), 20)):
         for _ in range(rounds):
             kit.clock.advance(0.5)
@@ -169,10 +158,7 @@ async def test_machines_that_are_late_one_after_the_other_excuse_one_silence_onc
 async def test_a_clock_that_was_set_forward_and_back_excuses_no_hang(kit: Kit) -> None:
     """The heartbeat of an hour ahead looks late. Time until then is not excused once the clock is right again."""
     await kit.running_job()
-    for step in range(1, 20):
-        kit.clock.advance(0.5)
-        await _both(kit, step, cpu=step * 0.5)
-    last = kit.clock.now()
+    last = await _trained(kit)
     for number in range(2):
         kit.gateway.hangs.observe(_stuck_beat(number, last, last + 3600))
     for _ in range(60):
@@ -193,6 +179,14 @@ async def test_slow_first_step_is_no_hang(kit: Kit) -> None:
         await _both(kit, 0, cpu=0.0)
         await kit.gateway.hangs.tick()
     assert not kit.incidents()
+
+
+async def _trained(kit: Kit) -> float:
+    """Both machines do 19 steps; the time after the last one."""
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    return kit.clock.now()
 
 
 async def _pass(kit: Kit, seconds: float, speaking: tuple[str, ...], dead: str = "") -> None:
