@@ -22,7 +22,7 @@ from holdfast.policies.classify.signature import Signature
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.diagnose import unplayed, verdicts
-from holdfast.policies.escalate import code, evidence, in_place, ladder, repeated, shortage
+from holdfast.policies.escalate import code, cut_off, evidence, in_place, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import changes, falls, history, late, poisoned, standing
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -250,7 +250,8 @@ def circumstances(
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
     accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
     spared = standing_out.spared or _spared_for_space(case, accused) or _spared_in_place(case, accused)
-    accused = () if spared and not standing_out.spared else accused
+    busy = "" if spared else cut_off.why_spared(accused, case.incident.alerts)
+    accused = () if (spared and not standing_out.spared) or busy else accused
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
@@ -274,6 +275,7 @@ def circumstances(
         | flapping.keys(),
         flapping=flapping,
         spared=spared,
+        busy=busy,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,
         poisoned=state.leave.why if state.leave else "",

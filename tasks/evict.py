@@ -241,12 +241,13 @@ def _silent_at_pause(case: RecoveryContext) -> set[str]:
 
 
 async def _until_its_lease_is_over(case: RecoveryContext, machine: str, drained_at: float) -> None:
-    """Wait out the lease of a machine without contact: its ranks may run on; it is not renewed since ``drained_at``.
+    """Wait out the lease of a machine without contact: its ranks may run on; nothing is granted since ``drained_at``.
 
     Its agent ends them before the lease is over (:mod:`holdfast.policies.detect.silence`).
     """
     ctx = case.ctx
-    lease_s = silence.lease_s(ctx.settings.heartbeat_s, ctx.policy.gateway)
+    usual_s = silence.lease_s(ctx.settings.heartbeat_s, ctx.policy.gateway)
+    lease_s = max(usual_s, ctx.ledger.machine(machine).lease_s)
     left_s = drained_at + KNOWN_S + lease_s - ctx.clock.now()
     if left_s > 0:
         get_run_logger().info(

@@ -27,6 +27,7 @@ from holdfast.deployments.gateway.detectors.unreported_exits import UnheardExits
 from holdfast.deployments.gateway.fleet import role_times
 from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
 from holdfast.deployments.gateway.fleet.forgotten_holds import Held
+from holdfast.deployments.gateway.fleet.leases import Leases
 from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.own_machines import OwnMachines
 from holdfast.deployments.gateway.fleet.progress import Progress
@@ -137,6 +138,7 @@ class Gateway:
         driver = functools.cache(lambda: drivers.from_settings(settings))
         self.drains = DrainedMachines(self.site, self.correlator, driver)
         self.locations = Locations(self.site, driver)
+        self.leases = Leases(self.site)
         self.times = Times(self.site)
         self.step_times = AllStepTimes()
         self.held = Held(self.site, acts)
@@ -170,7 +172,7 @@ class Gateway:
     def observe(self, beat: Heartbeat, *, whole: bool = True) -> None:
         """Show a heartbeat of an admitted machine to all who go by them; not ``whole``: it was read in part."""
         now = self.site.clock.now()
-        self.site.fleet.observe(beat, now, whole=whole)
+        self.site.fleet.observe(beat, now, whole=whole, window_s=self.site.window_s)
         self.roles.observe(beat)
         try:
             self.step_times.observe(beat, self.site.fleet.jobs, now)

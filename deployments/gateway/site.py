@@ -57,8 +57,12 @@ class Site:
 
     @property
     def lease_s(self) -> float:
-        """Silence after which a machine is given up that does not refuse a connection."""
+        """Silence after which a machine is given up that does not refuse a connection: the least for all of them."""
         return silence.lease_s(self.settings.heartbeat_s, self.policy.gateway)
+
+    def lease_of(self, machine: Machine) -> float:
+        """Return the silence after which this machine is given up: it may have been granted a longer lease."""
+        return max(self.lease_s, machine.lease_s)
 
     def silent(self, machines: Iterable[str]) -> frozenset[str]:
         """Return those of ``machines`` whose heartbeat is overdue."""

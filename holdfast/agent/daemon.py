@@ -60,6 +60,7 @@ from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.paths import ENV_MACHINE_DIR, SHM, machine_dir, shm_dir
 from holdfast.plugins.policy import site_policy
+from holdfast.policies.detect.silence import CUT_OFF
 from holdfast.secret import Keys, keys
 from holdfast.settings import Settings
 from holdfast.storage import objects
@@ -256,7 +257,7 @@ class Agent(Commands):
         fence = messages.Fence(job=start.job, epoch=start.epoch, incarnation=self.incarnation)
         stopped = await self.jobs.fence(fence)
         if stopped and start.replay is None:
-            found = {"error_type": "CutOff", "message": why, "cause": "network", "cascade": False}
+            found = {"error_type": CUT_OFF, "message": why, "cause": "network", "cascade": False}
             self._watch.alert(run, AlertKind.RANK_EXIT, stopped[0], found)
 
     def render_metrics(self) -> bytes:
@@ -334,6 +335,7 @@ class Agent(Commands):
             replicas=self._parts.build("replicas", self.roles.states, lambda last: last or ()),
             plan=self.roles.version,
             cores=self._cores,
+            silence_s=self.standing.longest_s(),
         )
 
     def _heard(self, heard: messages.Heard) -> None:

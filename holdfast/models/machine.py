@@ -54,6 +54,8 @@ class Machine(Frozen):
     registered_at: float = 0.0
     location: Location = Field(default_factory=dict)
     """As its agent reported it; the policy file's patterns go before it."""
+    lease_s: float = 0.0
+    """The longest lease that the gateway may have granted it, in seconds; 0: the usual one."""
 
     def serves(self, job: str) -> bool:
         """Return whether it is in service for ``job``."""

@@ -137,6 +137,7 @@ class GatewayPolicy(Given):
     missed_heartbeats: float = Field(ge=1)
     probe_timeout_s: float = Seconds
     probe_attempts: int = Field(ge=1)
+    longest_lease_s: float = Seconds
     gone_after_s: float = Seconds
     offline_after_s: float = Seconds
     pending_after_s: float = Seconds

@@ -24,6 +24,10 @@ ASK_SHARE = 0.6
 ANSWER_SHARE = 0.2
 """... and waits so long for their answers; the rest is for ending its ranks."""
 WITNESSES = 3
+CUT_OFF = "CutOff"
+"""Error type under which a machine reports that it ended its ranks."""
+REMEMBERED_S = 300.0
+"""A machine reports its longest silence within so many seconds."""
 
 
 class AskedPeer(Frozen):
@@ -44,6 +48,27 @@ def window_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
 def lease_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
     """Return the silence after which a machine that does not answer a probe either is given up, in seconds."""
     return max(MIN_LEASE_S, 3 * window_s(heartbeat_s, policy))
+
+
+def wanted_lease_s(heartbeat_s: float, policy: GatewayPolicy, longest_s: float) -> float:
+    """Return the lease of a machine that heard the gateway late, in seconds: never shorter than that of others.
+
+    An agent or a gateway that gets no processor answers late, and is not cut off. What was late once must fit into the
+    wait for answers that ends a lease (:data:`ANSWER_SHARE`). Doubled until it does, so that it seldom changes.
+
+    Args:
+        heartbeat_s: interval of heartbeats.
+        policy: the longest lease; a longer silence was no delay, and lengthens nothing.
+        longest_s: the longest silence of the gateway that the machine met lately.
+    """
+    usual_s = lease_s(heartbeat_s, policy)
+    late_s, most_s = longest_s - heartbeat_s, max(usual_s, policy.longest_lease_s)
+    if late_s > most_s:
+        return usual_s
+    wanted_s = usual_s
+    while ANSWER_SHARE * wanted_s < late_s and wanted_s < most_s:
+        wanted_s *= 2
+    return min(wanted_s, most_s)
 
 
 def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:

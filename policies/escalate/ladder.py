@@ -53,6 +53,8 @@ class Circumstances(Frozen):
     """Machines that the alerts accuse."""
     spared: str = ""
     """Why machines that stand out are not accused; empty: none is spared."""
+    busy: str = ""
+    """Why no machine is at fault, and the job may be started again; empty: one may be."""
     offenders: frozenset[str] = frozenset()
     """Machines that were accused often of late, in any job."""
     flapping: Mapping[str, str] = Field(default_factory=dict)
@@ -234,6 +236,8 @@ def _cleared(rung: Rung, seen: Circumstances) -> str:
     """Return why there is no evidence for a rung; a fault shown by a replay on every machine points to the code."""
     if rung is Rung.ROLLBACK and seen.can_rollback and not seen.common_cause:
         return seen.code_cleared
+    if rung is Rung.EVICT:
+        return seen.busy
     return seen.replay_cleared if rung is Rung.REPLAY else ""
 
 

@@ -16,6 +16,7 @@ from holdfast.storage.ledger.machine_rows import NAMED_AT_ONCE, free, machine_ro
 from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
+_IN_SERVICE = (MachineState.ACTIVE, MachineState.STANDBY)
 _COMES_BACK_AS_STANDBY = frozenset({MachineState.PROVISIONING, MachineState.GONE})
 
 
@@ -173,6 +174,18 @@ class Machines(Connection):
                 session.connection().execute(
                     update(table).where(mine, newer).values(seen_at=bindparam("at")), noted
                 )
+
+    def set_lease(self, name: str, incarnation: str, lease_s: float) -> bool:
+        """Record the longest lease that the machine may be granted from now on; False: another one, or out of service.
+
+        Recorded before it is granted: an eviction reads here how long to wait for a machine without contact.
+        """
+        with self._write() as session:
+            row = session.get(MachineRow, name, with_for_update=True)
+            if row is None or row.incarnation != incarnation or row.state not in _IN_SERVICE:
+                return False
+            row.lease_s = lease_s
+            return True
 
     def locate(self, found: Mapping[str, Location]) -> None:
         """Record where machines are, by name; unknown ones are left out."""

@@ -27,7 +27,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, RepairState
 
-HEAD = "0011"
+HEAD = "0012"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -111,6 +111,7 @@ class MachineRow(Base):
     seen_at: Mapped[float] = mapped_column(default=0.0)
     registered_at: Mapped[float] = mapped_column(default=0.0)
     location: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    lease_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
 
 
 class VersionRow(Base):

@@ -168,6 +168,22 @@ async def test_an_agent_that_starts_anew_is_no_other_machine(
     assert ctx.ledger.machine("m1").state is MachineState.CORDONED
 
 
+@pytest.mark.parametrize(("granted_s", "waited_s"), [(0.0, 6.0), (20.0, 21.0)])
+async def test_a_machine_without_contact_is_counted_as_gone_when_its_own_lease_is_over(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, granted_s: float, waited_s: float
+) -> None:
+    """It may have been granted a longer one than others; its ranks run until then."""
+
+    async def fence(*_: object, **__: object) -> Fenced:
+        return Fenced({}, lost=("m1",), silent=("m1",))
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    assert ctx.ledger.set_lease("m1", "a@u1", granted_s)
+    begun = ctx.clock.now()
+    await evicting.take_machines_out.fn(case_of(ctx), ("m1",), "GPU lost", Scope.CLUSTER)
+    assert ctx.clock.now() - begun == waited_s
+
+
 async def test_machines_of_a_job_that_goes_on_are_not_freed(ctx: Context, engine: Engine) -> None:
     """Whoever found it ended may have slept since."""
     with pytest.raises(StaleError, match="job gpt is paused"):

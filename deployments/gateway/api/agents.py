@@ -22,6 +22,7 @@ from holdfast.models.agent import Heard, Heartbeat, Register, Report
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.escalate import cut_off
 from holdfast.policies.pool import flapping
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def routes(gateway: Gateway) -> APIRouter:
         for run in body.jobs:
             gateway.progress.hear(body.machine, run, body.at)
         return Heard(
-            lease_s=site.lease_s,
+            lease_s=gateway.leases.grant(machine, body),
             renews=machine.state is not MachineState.DRAINING,
             witnesses=site.fleet.witnesses(body.machine),
             plan=gateway.roles.plan_for(body),
@@ -155,6 +156,10 @@ async def _take(gateway: Gateway, report: Report, alert: Alert) -> Outcome:
         error = RefusedError(f"machine {report.machine} cannot report alerts of machine {alert.machine}")
         return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
     own = {"machine": report.machine, "incarnation": alert.incarnation or report.incarnation}
+    if cut_off.is_cut_off(alert):
+        site = gateway.site
+        also = cut_off.late(site.fleet.late_s(site.window_s, site.clock.now()), report.machine)
+        alert = alert.model_copy(update={"evidence": {**alert.evidence, **also}})
     try:
         known = tidy(alert.model_copy(update=own))
     except HoldfastError as error:

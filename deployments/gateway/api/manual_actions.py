@@ -188,7 +188,7 @@ def _never_came(gateway: Gateway, machine: Machine) -> bool:
     """Return whether the machine is on its way, and nothing was heard of it for long."""
     site = gateway.site
     silent_s = site.fleet.silent_s(machine.name, site.clock.now())
-    return machine.state is MachineState.PROVISIONING and silent_s > site.lease_s
+    return machine.state is MachineState.PROVISIONING and silent_s > site.lease_of(machine)
 
 
 def _eviction(machine: Machine, body: Evict, by: str, now: float) -> Alert:

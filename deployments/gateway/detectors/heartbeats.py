@@ -72,7 +72,7 @@ class SilentMachines:
         self._note_alone()
         silent_s = self._site.fleet.silent_s(machine.name, self._site.clock.now())
         # A heartbeat may have arrived during the probe.
-        if silent_s <= (self._site.window_s if probe.sure else self._site.lease_s):
+        if silent_s <= (self._site.window_s if probe.sure else self._site.lease_of(machine)):
             return
         if not probe.sure and self._is_alone(but=machine.name):
             return

@@ -319,7 +319,7 @@ class Roles:
     def have_left(self, machine: Machine) -> bool:
         """Return whether nothing of any role runs any more, or is to run, on a machine that leaves its job."""
         site, name = self._site, machine.name
-        if site.fleet.silent_s(name, site.clock.now()) > site.lease_s:
+        if site.fleet.silent_s(name, site.clock.now()) > site.lease_of(machine):
             return True
         plan = self._plans.get(name, _NOTHING)
         if self._goes_by.get(name) != (machine.incarnation, plan.version):
@@ -335,7 +335,7 @@ class Roles:
         """
         site, name = self._site, place.machine
         machine = site.fleet.machines.get(name)
-        if machine is None or site.fleet.silent_s(name, site.clock.now()) > site.lease_s:
+        if machine is None or site.fleet.silent_s(name, site.clock.now()) > site.lease_of(machine):
             return False
         plan = self._plans.get(name, _NOTHING)
         if self._goes_by.get(name) != (machine.incarnation, plan.version) or _orders(plan, job.name, place):

@@ -5,6 +5,7 @@ Bounded by what the ledger knows: a heartbeat is kept only for a known machine, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ class Fleet:
         self._seen: dict[str, SeenHeartbeat] = {}
         self._heard_from: dict[str, float] = {}
         self._answered: dict[str, float] = {}
+        self._late_at: dict[str, float] = {}
+        """When a machine was heard late last: after a silence of more than a window."""
         self._ring: list[str] = []
         self._place: dict[str, int] = {}
         self._grace_from = now
@@ -71,8 +74,13 @@ class Fleet:
             )
         return machine
 
-    def observe(self, beat: Heartbeat, now: float, *, whole: bool = True) -> None:
-        """Keep a heartbeat of an admitted machine; not ``whole``: parts of it could not be read."""
+    def observe(self, beat: Heartbeat, now: float, *, whole: bool = True, window_s: float = math.inf) -> None:
+        """Keep a heartbeat of an admitted machine; not ``whole``: parts of it could not be read.
+
+        It is late where the machine was not heard for ``window_s``.
+        """
+        if now - self._heard_from.get(beat.machine, now) > window_s:
+            self._late_at[beat.machine] = now
         self._seen[beat.machine] = SeenHeartbeat(beat, now, whole)
         self._heard_from[beat.machine] = now
 
@@ -86,11 +94,16 @@ class Fleet:
         """Return the machines that roles of ``job`` have for themselves, those that leave it too."""
         return [each for each in self.machines.values() if each.role and each.job == job]
 
+    def of_job(self, job: Job) -> list[Machine]:
+        """Return the machines that run the ranks of ``job``, as far as they are known."""
+        return [self.machines[name] for name in job.machines if name in self.machines]
+
     def forget(self, name: str) -> None:
         """Drop what was heard from a machine."""
         self._seen.pop(name, None)
         self._heard_from.pop(name, None)
         self._answered.pop(name, None)
+        self._late_at.pop(name, None)
 
     def answered(self, name: str, now: float) -> None:
         """Note that a machine answered a probe: it hears us, whatever keeps us from hearing it."""
@@ -122,6 +135,14 @@ class Fleet:
     def silent_s(self, name: str, now: float) -> float:
         """Return the seconds since a machine last sent or answered anything, or since the gateway began to listen."""
         return now - max(self._heard_from.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)
+
+    def late_s(self, window_s: float, now: float) -> dict[str, float]:
+        """Return by machine in service how long ago it was late last, in seconds; one that is late now: 0."""
+        watched = (name for name, machine in self.machines.items() if machine.state in WATCHED)
+        return {
+            name: 0.0 if self.silent_s(name, now) > window_s else now - self._late_at.get(name, -math.inf)
+            for name in watched
+        }
 
     def heard_at(self, name: str) -> float:
         """Return when the machine was last heard from; 0.0: never."""

@@ -266,7 +266,7 @@ class Correlator:
             heard_at=settling.detected_at,
             unreachable=frozenset(settling.unreachable),
             doubtful=self._site.silent(job.machines),
-            doubt_s=self._site.lease_s,
+            doubt_s=max([self._site.lease_s, *map(self._site.lease_of, self._site.fleet.of_job(job))]),
             ended=tuple(self.ended(job)),
             listening_since=self._site.listening_since,
             code_changed_at=facts.code_changed_at,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from holdfast.models.agent import Contact, Heard, Witness
+from holdfast.policies.detect.silence import REMEMBERED_S
 from holdfast.secret import Keys
 
 _GATEWAY = "X-Holdfast-Gateway"
@@ -41,6 +43,8 @@ class Standing:
         self.witnesses: tuple[Witness, ...] = ()
         self._now = now
         self._heard_at = self._since = self._led_at = now()
+        self._silences: deque[tuple[float, float]] = deque()
+        """When each ended that no later one exceeds, and how long it was: the first is the longest."""
         self._term = 0
         """The newest leader's, which was heard at ``_led_at``."""
 
@@ -81,6 +85,12 @@ class Standing:
         """Seconds since the gateway's last contact."""
         return self._now() - self._heard_at
 
+    def longest_s(self) -> float:
+        """Return the longest silence within the last minutes, in seconds, the present one left out."""
+        while self._silences and self._now() - self._silences[0][0] > REMEMBERED_S:
+            self._silences.popleft()
+        return self._silences[0][1] if self._silences else 0.0
+
     def contact(self) -> Contact:
         """Return the contact, for a machine that does not hear the gateway."""
         return Contact(heard_s=self.silent_s, since_s=self._now() - self._since)
@@ -88,4 +98,7 @@ class Standing:
     def _extend(self, at: float) -> None:
         if at - self._heard_at > (self.lease_s or _GAP_S) / 2:
             self._since = at
+        while self._silences and self._silences[-1][1] <= self.silent_s:
+            self._silences.pop()
+        self._silences.append((self._now(), self.silent_s))
         self._heard_at = max(self._heard_at, at)

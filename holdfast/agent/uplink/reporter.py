@@ -21,6 +21,7 @@ from holdfast.errors import HoldfastError, StaleError, UnauthorizedError, Unavai
 from holdfast.listen import CLIENT_KEEP_ALIVE_S
 from holdfast.models import tolerant
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
+from holdfast.policies.detect import silence
 from holdfast.secret import Keys, keys
 from holdfast.tls import PLAIN, Tls
 
@@ -234,7 +235,9 @@ class Reporter:
             self._tls.refresh()
             headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
             url = f"{self._gateways[0]}{path}"
-            response = await self._http.post(url, content=_written(body), headers=headers)
+            # What was late before is waited for.
+            timeout_s = max(_TIMEOUT_S, silence.ANSWER_SHARE * self._standing.lease_s)
+            response = await self._http.post(url, content=_written(body), headers=headers, timeout=timeout_s)
         except httpx.HTTPError as error:
             self._next_gateway()
             raise UnavailableError(f"gateway {self._gateways[0]}: {type(error).__name__} {error}") from None

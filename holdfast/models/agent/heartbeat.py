@@ -55,6 +55,8 @@ class Heartbeat(Frozen):
     """Version of the plan for its replicas that it goes by."""
     cores: int = Field(0, ge=0)
     """Cores that its processes may use; 0: not reported, as by an older release."""
+    silence_s: Finite = 0.0
+    """Its longest silence of the gateway within the last minutes."""
 
 
 class Witness(Frozen):

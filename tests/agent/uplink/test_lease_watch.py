@@ -243,6 +243,24 @@ def test_a_leader_that_was_replaced_renews_nothing() -> None:
     assert not standing.answered(116.0, Heard(lease_s=5.0, term=2))
 
 
+def test_the_longest_silence_is_remembered_for_a_while() -> None:
+    """Silences that a longer one followed are not; whatever ends one counts: a heartbeat, or the gateway's question."""
+    clock = Clock()
+    standing = Standing(clock)
+    assert standing.longest_s() == 0.0
+    for gap_s in (1.0, 4.0, 0.5, 2.0, 0.5):
+        clock.now += gap_s
+        standing.asked()
+    assert standing.longest_s() == pytest.approx(4.0)
+    clock.now += 3.0
+    standing.answered(clock.now - 2.0, Heard(lease_s=5.0))
+    assert standing.longest_s() == pytest.approx(4.0), "not the present silence"
+    clock.now += silence.REMEMBERED_S - 5.0
+    assert standing.longest_s() == pytest.approx(3.0), "until its answer came"
+    clock.now += 6.0
+    assert standing.longest_s() == 0.0
+
+
 def test_contact_without_a_gap() -> None:
     """A gap makes it begin anew; the gateway's own question counts."""
     clock = Clock()

@@ -69,3 +69,28 @@ def test_who_hears_nobody_is_alone() -> None:
     assert silence.is_alone([6.0, 6.1, 7.0], 2.5)
     assert not silence.is_alone([6.0, 0.1, 7.0], 2.5)
     assert not silence.is_alone([], 2.5)
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "lease_s"),
+    [
+        (0.0, 5.0),
+        (0.5, 5.0),
+        (1.5, 5.0),
+        (1.6, 10.0),
+        (2.5, 10.0),
+        (2.6, 20.0),
+        (20.5, 20.0),
+        (20.6, 5.0),
+        (3600.0, 5.0),
+    ],
+)
+def test_a_machine_that_hears_the_gateway_late_has_a_longer_lease(longest_s: float, lease_s: float) -> None:
+    """Up to the policy's longest; what no lease can cover was an outage, after which nothing is different."""
+    assert silence.wanted_lease_s(0.5, POLICY, longest_s) == lease_s
+
+
+@pytest.mark.parametrize("longest_s", [0.0, 30.0, 64.0, 1000.0])
+def test_no_lease_is_shorter_than_the_usual_one(longest_s: float) -> None:
+    """Seldom heartbeats need long ones, whatever the policy's longest is."""
+    assert silence.wanted_lease_s(60.0, POLICY, longest_s) >= silence.lease_s(60.0, POLICY)

@@ -44,7 +44,7 @@ def before_migrations(engine: Engine, without: frozenset[str] = frozenset()) -> 
         Base.metadata.create_all(connection, tables=tables)
         if engine.dialect.name == "postgresql":
             connection.execute(text("ALTER TABLE checkpoints ALTER COLUMN nbytes TYPE INTEGER"))
-        for column_name in ("location", "role"):
+        for column_name in ("location", "role", "lease_s"):
             connection.execute(text(f"ALTER TABLE machines DROP COLUMN {column_name}"))
         if "by_hand" not in left_out:
             connection.execute(text("ALTER TABLE by_hand DROP COLUMN source"))
