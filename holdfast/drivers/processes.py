@@ -21,6 +21,8 @@ from holdfast.paths import ENV_MACHINE_DIR
 
 # Two processes with one pid were created further apart than this; clock corrections shift less.
 _SAME_START_S = 1.0
+_PATIENCE = 6.0
+"""Times the usual time to die for a process that waits for nothing but a free processor."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +75,26 @@ def kill_all(folder: Path, *, timeout_s: float = 10.0) -> int:
     """Kill every process of the machine (SIGKILL) until none is left; return how many were killed.
 
     Raises:
-        UnavailableError: some survived ``timeout_s`` (stuck in the kernel, or not ours to kill).
+        UnavailableError: some survived ``timeout_s`` and will not die (stuck in the kernel, or not ours to kill), or
+            some have not died for much longer, on a host without free processors.
     """
     killed: set[int] = set()
     sessions: set[int] = set()
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while left := _find(folder, sessions):
-        if time.monotonic() > deadline:
+        refused = [process for process in left if not _kill(process)]
+        killed |= {process.pid for process in left}
+        passed_s = time.monotonic() - begun
+        stays = [*refused, *filter(_is_stuck, left)]
+        if passed_s > (timeout_s if stays else _PATIENCE * timeout_s):
             pids = ", ".join(str(process.pid) for process in left)
-            raise UnavailableError(
-                f"processes {pids} of {folder.name} are still there {timeout_s:g} s after SIGKILL: "
+            told = f"processes {pids} of {folder.name} are still there {passed_s:.0f} s after SIGKILL"
+            why = (
                 "stuck in the kernel (state D) or owned by another user."
+                if stays
+                else "the host has no free processor for them. Try again."
             )
-        for process in left:
-            _kill(process)
-            killed.add(process.pid)
+            raise UnavailableError(f"{told}: {why}")
         # A process that was being forked meanwhile is found in the next round.
         psutil.wait_procs(left, timeout=0.02)
     return len(killed)
@@ -122,11 +129,20 @@ def _sessions(folder: Path, table: list[_Entry]) -> set[int]:
     return found
 
 
-def _kill(process: psutil.Process) -> None:
+def _kill(process: psutil.Process) -> bool:
+    """Kill it; return False where that is not ours to do."""
     try:
         process.kill()  # psutil checks that the pid was not reused
+    except psutil.Error as error:
+        return not isinstance(error, psutil.AccessDenied)
+    return True
+
+
+def _is_stuck(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_DISK_SLEEP)
     except psutil.Error:
-        return
+        return False
 
 
 def _table(folder: Path) -> list[_Entry]:
