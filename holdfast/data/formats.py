@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from holdfast.data.files import Split
 from holdfast.data.rows import Rows
@@ -16,6 +16,8 @@ from holdfast.errors import SettingsError, SourceError
 
 LINES_NBYTES = 4 << 20
 """A split of lines is about so large."""
+_BUFFER_NBYTES = 256 << 10
+"""Of a file: so much stays in the processor's cache, and a call for every few lines takes longer than they do."""
 _AT_ONCE = 64
 """Lines that are parsed together, which is faster than one by one."""
 _BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -57,8 +59,7 @@ class Lines:
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Read a range of lines."""
         try:
-            # A part at a time, as for any file: what it works on stays in the processor's cache.
-            lines = list(islice(_text(file, path, split), split.rows))
+            lines = [*map(bytes.decode, islice(_raw_lines(file, path, split), split.rows))]
         except UnicodeDecodeError as error:
             raise SourceError(f"{path}: no UTF-8 text after byte {split.start}: {error.reason}") from None
         except _BROKEN_GZIP as error:
@@ -236,14 +237,16 @@ def _filled(rows: Any, names: Sequence[str], count: int) -> Any:
     return rows
 
 
-def _text(file: BinaryIO, path: str, split: Split) -> Iterable[str]:
+def _raw_lines(file: BinaryIO, path: str, split: Split) -> Iterable[bytes]:
     """Return the lines from the beginning of a split on."""
     if path.endswith(".gz"):
-        return io.TextIOWrapper(gzip.open(file), encoding="utf-8", newline="\n")
-    file.seek(split.start)
-    if _is_local(file):
-        return io.TextIOWrapper(file, encoding="utf-8", newline="\n")
-    return io.TextIOWrapper(io.BytesIO(file.read(split.nbytes)), encoding="utf-8", newline="\n")
+        return io.BufferedReader(cast(io.RawIOBase, gzip.open(file)), _BUFFER_NBYTES)
+    if not _is_local(file):
+        file.seek(split.start)
+        return io.BytesIO(file.read(split.nbytes))
+    raw: io.FileIO = cast(Any, file).raw
+    raw.seek(split.start)
+    return io.BufferedReader(raw, _BUFFER_NBYTES)
 
 
 def _is_local(file: BinaryIO) -> bool:
