@@ -17,3 +17,9 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubGpus:
     stub = StubGpus(tmp_path / "gpus")
     monkeypatch.setenv(nvml_stub.ENV, str(stub.path))
     return stub
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A kernel log as a file, not there yet."""
+    return tmp_path / "kernel.log"
