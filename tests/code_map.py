@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.generated import DOCS, Part, table
+from tests.parsed import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PART = Part(DOCS / "code-map.md", "map")
@@ -24,7 +25,7 @@ def packages() -> Iterator[tuple[str, str]]:
             if "migrations" in init.parts:
                 continue
             folder = init.parent.relative_to(ROOT)
-            line = (ast.get_docstring(ast.parse(init.read_text())) or "").partition("\n")[0]
+            line = (ast.get_docstring(parsed(init.read_text())) or "").partition("\n")[0]
             yield f"{folder}/", re.sub(r":\w+:`([^`]+)`", r"`\1`", line.replace("``", "`"))
 
 

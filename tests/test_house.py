@@ -18,6 +18,7 @@ import pytest
 from prefect.flows import load_flow_from_entrypoint
 
 from holdfast.deployments.worker import manifest
+from tests.parsed import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("flows", "tasks", "policies", "storage", "deployments")
@@ -101,7 +102,7 @@ def parts() -> dict[str, list[Path]]:
 def imported(source: str) -> set[str]:
     """Parts of holdfast that a source text imports, anywhere in it; bare names of the linked folders too."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -168,7 +169,7 @@ def module_of(path: Path) -> str:
 def modules_imported(source: str, modules: Collection[str]) -> set[str]:
     """Return which of ``modules`` a source text imports, but for those that only type checkers read."""
     found: set[str] = set()
-    todo: list[ast.AST] = [ast.parse(source)]
+    todo: list[ast.AST] = [parsed(source)]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

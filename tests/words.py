@@ -17,6 +17,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.parsed import parsed
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".yaml")
 READ = ("*.py", "*.md", "*.yaml", "*.js", "*.html", "Makefile")
@@ -98,7 +100,7 @@ class Table:
 def pieces(path: str, text: str) -> Iterator[Piece]:
     """The texts that people read in a file: of Python, of JavaScript, of YAML, or any other, such as markdown."""
     if path.endswith(".py"):
-        yield from _strings(ast.parse(text))
+        yield from _strings(parsed(text))
         yield from _comments(text)
         return
     for number, line in enumerate(text.splitlines(), 1):
