@@ -11,6 +11,8 @@ from unittest.mock import patch
 from prefect.logging import disable_run_logger, get_run_logger
 from prefect.tasks import Task
 
+from holdfast.tasks.at_once import run_at_once
+
 
 @contextlib.contextmanager
 def without_prefect(log: logging.Logger | None = None) -> Iterator[None]:
@@ -25,6 +27,7 @@ def without_prefect(log: logging.Logger | None = None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(disable_run_logger())
         stack.enter_context(patch.object(Task, "__call__", lambda self, *a, **k: self.fn(*a, **k)))
+        stack.enter_context(run_at_once())
         stack.enter_context(patch("holdfast.tasks.report._publish", nothing))
         for module in list(sys.modules.values()) if log else ():
             if vars(module).get("get_run_logger") is get_run_logger:
