@@ -45,6 +45,8 @@ class Aggregation(Frozen):
     """Fault of the script, as far as the stacks show it; empty: none."""
     excuse: str = ""
     """Why the outliers stand out without a fault of their machines; empty: it may be a machine's."""
+    unseen: tuple[int, ...] = ()
+    """Outliers of which nothing is known but that no stack could be taken of them."""
 
 
 class _Outliers(Frozen):
@@ -55,6 +57,8 @@ class _Outliers(Frozen):
     """Whether it explains the hang by itself."""
     of_storage: bool = False
     """They wait for a device or a mount: on several machines at once it is what these share."""
+    unseen: bool = False
+    """No stack could be taken of them, and nothing else makes them stand out."""
 
 
 def aggregate(
@@ -63,6 +67,8 @@ def aggregate(
     policy: AggregatePolicy | None = None,
     blocked: Collection[int] = frozenset(),
     made: Sequence[ParallelGroup] = (),
+    *,
+    wait: Collection[int] = frozenset(),
 ) -> Aggregation:
     """Analyse one dump of all ranks and their children.
 
@@ -72,10 +78,11 @@ def aggregate(
         policy: limits; None: the packaged ones.
         blocked: ranks that were seen waiting in the kernel for long; they count where they still do.
         made: parallel groups that were read from the job's processes, next to those of its job file.
+        wait: ranks that are known to wait for others, whether or not a stack could be taken of them.
     """
     policy = policy or Policy.load().aggregate
     own = [dump for dump in stacks if dump.rank is None or dump.rank < job.spec.world_size]
-    answer = _analysed(own, job, policy, blocked, made)
+    answer = _analysed(own, job, policy, blocked, made, wait)
     ended = ended_parts.by_rank(own)
     told = ended_parts.in_words(ended)
     script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
@@ -84,12 +91,13 @@ def aggregate(
     return answer.model_copy(update={"script": script, "excuse": excuse, "reasons": reasons})
 
 
-def _analysed(
+def _analysed(  # noqa: PLR0917
     own: Sequence[StackDump],
     job: Job,
     policy: AggregatePolicy,
     blocked: Collection[int],
     made: Sequence[ParallelGroup],
+    wait: Collection[int],
 ) -> Aggregation:
     world = job.spec.world_size
     found = group_ranks(own, job, policy)
@@ -97,7 +105,7 @@ def _analysed(
     if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job, made):
         why = f"{odd.why}, but all ranks wait in collectives: any of them may be the cause"
         return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
-    odd = odd or _children(own, job, policy) or _undumped(own, world)
+    odd = odd or _children(own, job, policy) or _undumped(own, world, wait)
     if odd is None:
         why = "all stacks agree with their stage" if found else "no stacks"
         return Aggregation(groups=found, reasons=(why,))
@@ -182,12 +190,13 @@ def _children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) ->
     return odd.model_copy(update={"why": f"child processes: {odd.why}"}) if odd else None
 
 
-def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
+def _undumped(stacks: Sequence[StackDump], world: int, wait: Collection[int]) -> _Outliers | None:
     dumped = {dump.rank for dump in stacks if dump.frames}
-    missing = tuple(rank for rank in range(world) if rank not in dumped)
+    missing = tuple(rank for rank in range(world) if rank not in dumped and rank not in wait)
     if not dumped or not missing or 2 * len(missing) >= world:
         return None
-    return _Outliers(ranks=missing, sure=False, why=f"no stack could be taken of ranks {join_names(missing)}")
+    why = f"no stack could be taken of ranks {join_names(missing)}"
+    return _Outliers(ranks=missing, sure=False, why=why, unseen=True)
 
 
 def _name_machines(
@@ -199,7 +208,8 @@ def _name_machines(
 ) -> Aggregation:
     limit = policy.limit(len(job.machines))
     machines = _machines_of(odd.ranks, job)
-    answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,))
+    unseen = odd.ranks if odd.unseen else ()
+    answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,), unseen=unseen)
     if len(machines) == 1:
         return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
     if odd.of_storage:

@@ -10,6 +10,7 @@ from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose import aggregate, flight, groups
 from holdfast.policies.diagnose.aggregate import Aggregation
+from holdfast.policies.join_names import join_names
 
 
 def needs_records(found: Aggregation, silent: Sequence[str]) -> bool:
@@ -48,15 +49,18 @@ def verdict(  # noqa: PLR0917
     made = groups.observed((record.ranks for record in records), job.spec.world_size)
     if made and len(found.suspects) != 1:
         found = aggregate.aggregate(stacks, job, limits, blocked, made)
+    waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
+    recorded = flight.analyse(records, job, limits, waiting)
+    if victims := sorted({*found.unseen} & {*recorded.waiting}):
+        found = aggregate.aggregate(stacks, job, limits, blocked, made, wait=victims)
+        told = f"ranks {join_names(victims)}, of which no stack could be taken, wait as their records show"
+        found = found.model_copy(update={"reasons": (told, *found.reasons)})
     suspects, reasons, ranks, script = found.suspects, found.reasons, found.outliers, found.script
     if silent and not found.sure:
         suspects = ()  # the others stand out because they wait for them
-    else:
-        waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
-        recorded = flight.analyse(records, job, limits, waiting)
-        if not suspects or (recorded.program and not found.sure):
-            suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
-            script = script or recorded.program
+    elif not suspects or (recorded.program and not found.sure):
+        suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
+        script = script or recorded.program
     return Verdict(
         suspects=tuple(dict.fromkeys((*silent, *suspects))),
         confidence=1.0 if silent else found.confidence,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.models.agent import FlightRecord
 from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose import hang_verdict
 from holdfast.policies.diagnose.aggregate import aggregate
 from holdfast.policies.diagnose.stacks import group_ranks
 from tests.policies.diagnose.test_aggregate import REDUCE, SLEEP, dump
@@ -78,3 +80,28 @@ def test_ranks_that_wait_are_not_named_where_others_have_no_stack() -> None:
     full = [*stacks, *(dump(rank, REDUCE) for rank in (4, 5))]
     assert aggregate(stacks, of, POLICY).suspects == ()
     assert aggregate(full, of, POLICY).suspects == ("m1",)
+
+
+def recorded(*done: int) -> list[FlightRecord]:
+    """Records of four ranks that issued five all-reduces, and completed so many."""
+    of = (0, 1, 2, 3)
+    return [
+        FlightRecord(rank=rank, group="0", ranks=of, enqueued=5, completed=number)
+        for rank, number in enumerate(done)
+    ]
+
+
+def test_a_rank_without_a_stack_whose_record_shows_that_it_waits_is_not_named() -> None:
+    """Nobody knows where it is but its own record: in the same collective as all others, as one that waits."""
+    stacks = [
+        *(dump(rank, REDUCE, per=1) for rank in (0, 1, 3)),
+        dump(2, per=1, frames=(), error="cannot attach"),
+    ]
+    found = aggregate(stacks, ALONE, POLICY)
+    assert hang_verdict.verdict(found, stacks, (), ALONE, POLICY).suspects == ("m2",)
+    answer = hang_verdict.verdict(found, stacks, recorded(4, 4, 4, 4), ALONE, POLICY)
+    assert (answer.suspects, answer.ranks, answer.confidence) == ((), (), 0.0)
+    assert "ranks 2, of which no stack could be taken, wait as their records show" in answer.evidence
+    behind = [*recorded(4, 4, 4, 4)]
+    behind[2] = behind[2].model_copy(update={"enqueued": 4})
+    assert hang_verdict.verdict(found, stacks, behind, ALONE, POLICY).suspects == ("m2",)
