@@ -33,6 +33,7 @@ _MOST_REASONS = 3
 """Lines of evidence in the message of a refusal."""
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
+_OF_ALL = "every group fails in replay: code or data, not a machine"
 _BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR, IncidentClass.NAN_LOSS})
 """Classes in which the data that is read may be the cause of the failure; so it may be of a jump of the loss."""
 
@@ -96,7 +97,8 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case Rung.RETRY:
             regular = _of_newest_rung(case, "regular")
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
-            spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
+            nobody = _OF_ALL if _shown_by_all(case) else "no machine at fault"
+            spared = _of_newest_rung(case, "spared") or of_several or nobody
             more = (verdict.script, suspect_data(case), regular)
             also = "".join(f"; {told}" for told in more if told and told not in spared)
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
@@ -153,10 +155,18 @@ async def _replay(case: RecoveryContext, script: str) -> EscalationResult:
         return EscalationResult(did=did, verdict=replayed)
     if why := _suspected_state(case):
         return EscalationResult(did=f"every group fails in replay; {why}", verdict=replayed)
-    version = await rollback(case, "every machine shows the fault in replay")
+    try:
+        version = await rollback(case, "every machine shows the fault in replay")
+    except LimitError as limit:  # what was found comes first, then what is missing
+        raise LimitError(f"{_OF_ALL}; {limit}", limit.missing, limit.again_at) from limit
     return EscalationResult(
         did=f"every group fails in replay; rolled the code back to {version}", verdict=replayed
     )
+
+
+def _shown_by_all(case: RecoveryContext) -> bool:
+    """Return whether a replay of this incident failed in every group."""
+    return any((action.result or {}).get("blame") == Blame.CODE for action in case.done("replay"))
 
 
 def _suspected_state(case: RecoveryContext) -> str:
