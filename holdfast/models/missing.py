@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Missing(StrEnum):
-    """The condition that has to be met. All but the last are noticed when they are."""
+    """The condition that has to be met. All but the last two are noticed when they are."""
 
     STANDBY = "standby"
     """Machines for the slots that have none."""
@@ -20,5 +20,7 @@ class Missing(StrEnum):
     """A saved state that can be restored: a machine or S3 is back."""
     SERVICE = "service"
     """The service that all machines share works again."""
+    RUNS = "runs"
+    """Runs of the playbook that are not ended by others: tried again after growing pauses."""
     CHANGE = "change"
     """Other code, or an unknown cause goes away: tried again after growing pauses."""

@@ -39,6 +39,12 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
         "what all machines share to work again",
         "`holdfast resume {job}` tries it now",
     ),
+    Missing.RUNS: (
+        "runs of its playbook that come to their end: the Prefect UI shows who or what ended the last ones (a person, "
+        "an automation, a worker that died)",
+        "`holdfast resume {job}` starts it without a playbook, on the machines that it has; `holdfast stop {job}` "
+        "frees its machines",
+    ),
     Missing.CHANGE: (
         "another version of the code, which is taken at once (`holdfast update {job}`), or a cause that goes away",
         "`holdfast resume {job}` tries it now and starts a fresh ladder; `holdfast stop {job}` frees its machines",
@@ -183,6 +189,7 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         Missing.EVICTIONS: _no_question_left(seen)
         or ("a machine was evicted by hand" if seen.lacking else ""),
         Missing.CHANGE: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
+        Missing.RUNS: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
     }
     return found.get(wait.missing, "")
 

@@ -199,7 +199,7 @@ class Waiting:
         wait = Wait(
             incident_id=incident.id,
             job=incident.job,
-            missing=Missing.CHANGE,
+            missing=Missing.RUNS,
             why=why,
             since=now,
             next_at=now,
@@ -237,7 +237,7 @@ class Waiting:
 
         Not where the sign is over, nor where more machines show one than may go at once.
         """
-        if wait.missing is not Missing.CHANGE:
+        if wait.missing not in (Missing.CHANGE, Missing.RUNS):
             return ""
         told = await asyncio.to_thread(self._site.ledger.alerts, wait.incident_id)
         new = [each for each in told if each.recorded_at > wait.since and each.firing]

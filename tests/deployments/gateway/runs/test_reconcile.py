@@ -174,6 +174,12 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     assert len(kit.runs.created) == 6
     assert kit.ledger.job(JOB).state is JobState.FAILED
     assert ("halt", JOB) in kit.acts.calls
+    # No playbook found anything: who ended its runs is the matter, not the job's code.
+    assert (
+        "Needs runs of its playbook that come to their end: the Prefect UI shows who or what ended"
+        in incident.summary
+    )
+    assert "another version of the code" not in incident.summary
 
 
 async def test_a_job_that_trains_is_not_stopped_because_its_runs_fail(kit: Kit) -> None:
