@@ -83,6 +83,9 @@ async def escalate(
     if verdict.suspects:
         must_be_few(case, verdict)
         return EscalationResult(did=verdicts.in_words(verdict, failed), verdict=verdict)
+    if asked := late.asked(case):
+        wanted = verdict.model_copy(update={"suspects": tuple(asked), "blame": Blame.MACHINES})
+        return EscalationResult(did=f"evicted ({'; '.join(asked.values())})", verdict=wanted)
     await changes.compare_code(case)
     return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
 

@@ -38,7 +38,7 @@ async def evict(
 ) -> None:
     """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
 
-    Machines that alerts which joined meanwhile surely accuse are evicted with them.
+    Machines that alerts which joined meanwhile surely accuse, or that people asked to evict, are evicted with them.
 
     Args:
         case: the incident.
@@ -53,7 +53,7 @@ async def evict(
     scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
     asked: tuple[str, ...] | None = None
     # An answer may take hours, in which more machines fail.
-    while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case))))):
+    while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case), *late.asked(case))))):
         new = _new(case, machines)
         job, lost = case.job_now(), _dead(case)
         evicting.ask_breaker(case.ctx, job, new, case.incident_id, lost)
@@ -66,11 +66,13 @@ async def evict(
 
 
 def restarted_since(case: RecoveryContext) -> set[str]:
-    """Return the machines that are accused in a former life only; no check of this round found the present one bad."""
+    """Return the machines that are accused in a former life only.
+
+    No check of this round found the present one bad, and no person wants it out.
+    """
     actions, present = case.ctx.ledger.actions(case.incident_id), case.incarnations()
-    return {
-        name for name in returned.meanwhile(case) if present.get(name) not in _lives_found_bad(actions, name)
-    }
+    back = returned.meanwhile(case).difference(late.asked(case))
+    return {name for name in back if present.get(name) not in _lives_found_bad(actions, name)}
 
 
 @task(task_run_name=_run_name)
@@ -84,7 +86,7 @@ async def take_machines_out(
     alerts = case.incident.alerts
     answers = [{"target": each.intent.get("target")} | each.result for each in case.done("approve")]
     scopes = {name: by_hand.scope(alerts, answers, name) or (wide if name in sure else scope) for name in new}
-    own = _own_reasons(case) | sure
+    own = _own_reasons(case) | late.asked(case) | sure
     free = evicting.uncounted(case.ctx, case.job_now(), new, _dead(case))
     acts = [_plan(case, name, own.get(name, reason), scopes[name], uncounted=name in free) for name in new]
     _begin(case, acts)
@@ -186,8 +188,9 @@ async def _evict_one(case: RecoveryContext, act_on: _Eviction) -> None:
 def _meant(case: RecoveryContext, machine: str) -> str:
     """Return the machine's incarnation that is accused: the present one of that name may be another, and innocent.
 
-    As an earlier attempt meant it; as the newest finding against the machine looked at it, in this round; as the first
-    alert about it names it (a later one may report that it restarted); else the one that this round first looked at.
+    As an earlier attempt meant it; as a person wants it out that serves now; as the newest finding against the machine
+    looked at it, in this round; as the first alert about it names it (a later one may report that it restarted); else
+    the one that this round first looked at.
     """
     actions, incident = case.ctx.ledger.actions(case.incident_id), case.incident
     begun = [each for each in actions if each.kind == "evict" and machine_of(each.key) == machine]
@@ -196,7 +199,8 @@ def _meant(case: RecoveryContext, machine: str) -> str:
     looks = _looks(actions, machine)
     found = _lives_found_bad(actions, machine)
     told = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
-    known = [*meant, *found, *told, *(life for life, _ in looks if life)]
+    wanted = [case.incarnations()[machine]] if machine in late.asked(case) else []
+    known = [*meant, *wanted, *found, *told, *(life for life, _ in looks if life)]
     known = [life for life in known if life not in out]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.policies.classify import sure_signs
+from holdfast.policies.escalate import by_hand
 from holdfast.tasks import firing, returned
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -33,6 +34,16 @@ def roots(case: RecoveryContext) -> dict[str, str]:
     return found if len(found) <= ctx.policy.aggregate.sure_limit(len(job.machines)) else {}
 
 
+def asked(case: RecoveryContext) -> dict[str, str]:
+    """Return machines that serve the job now and that people asked to evict while it was worked on, and who asked why.
+
+    A person's word ends no search: what the job failed for may be another matter.
+    """
+    out = returned.evicted(case)
+    alerts = [alert for alert in case.incident.alerts if not _of_evicted(alert, out)]
+    return by_hand.asked(alerts, case.incarnations())
+
+
 def accused(case: RecoveryContext) -> tuple[str, ...]:
     """Return the machines that the incident is about, without those that were only silent and answer again.
 
@@ -40,7 +51,8 @@ def accused(case: RecoveryContext) -> tuple[str, ...]:
     """
     back, found = returned.reached_again(case), roots(case)
     named = {alert.machine for alert in case.incident.alerts if alert.kind is AlertKind.MANUAL}
-    return tuple(name for name in case.accused if name not in back or name in found or name in named)
+    mine = [name for name in case.accused if name not in back or name in found or name in named]
+    return tuple(dict.fromkeys((*mine, *asked(case))))
 
 
 def _of_evicted(alert: Alert, out: Mapping[str, str]) -> bool:

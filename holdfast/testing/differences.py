@@ -45,6 +45,8 @@ def misses(scenario: Scenario, played: Played) -> list[str]:
         found.append(f"served by {', '.join(played.job.machines)}")
     if tuple(played.kinds) != expected.actions:
         found.append(f"did {', '.join(played.kinds)}")
+    if expected.joined and not any("joined" in each for each in (*played.outcomes, *played.answers)):
+        found.append(f"nothing joined an incident: {played.outcomes}")
     found += _of_states(scenario, played)
     if first.attempt != expected.attempts:
         found.append(f"attempt {first.attempt}")

@@ -146,6 +146,7 @@ class Expected(Frozen):
     attempts: int = 1
     incidents: int = 1
     joined: bool = False
+    """Whether a signal, or what a person asked for, joined an incident."""
     restored: tuple[int, ...] | None = None
     """Step that each new epoch began with, in order; None: not looked at."""
     says: str = ""

@@ -436,3 +436,23 @@ async def test_a_machine_that_was_lost_with_the_accused_one_is_not_said_to_have_
     assert "did not answer when the ranks of its job were stopped" in reasons["m0"]
     assert "a GPU is lost" not in reasons["m0"]
     assert "a GPU is lost" in reasons["m1"]
+
+
+async def test_a_person_who_wants_out_what_restarted_since_means_its_present_life(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert that opened the incident names the former one, which is gone."""
+
+    async def fence(*_: object, **__: object) -> Fenced:
+        return Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    engine.units["m1"] = "u2"
+    register(ctx, "m1", "b@u2")
+    asked = {"by": "ann", "class": "machine_fault", "text": "smells burnt"}
+    wish = Alert(kind=AlertKind.MANUAL, job="gpt", machine="m1", incarnation="b@u2", at=2.0, evidence=asked)
+    lost = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", incarnation="a@u1", at=1.5)
+    ctx.ledger.join(case.incident_id, [lost, wish])
+    await evicting.take_machines_out.fn(case, ("m1",), "GPU lost", Scope.CLUSTER)
+    assert engine.evicted == [("m1", "u2")]

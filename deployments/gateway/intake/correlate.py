@@ -39,7 +39,7 @@ from holdfast.policies.classify.decision import JobContext, NoAction, TooEarly
 from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
 from holdfast.policies.classify.incident_class import classify
-from holdfast.policies.escalate import overtake
+from holdfast.policies.escalate import by_hand, overtake
 
 FULL_FOR_S = 0.5
 """Time for which an incident with enough evidence is not looked up again for more of it."""
@@ -169,7 +169,7 @@ class Correlator:
         acting = facts.acting
         if owner := self._owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
-        if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
+        if acting and await self._may_join(alert, acting):
             with contextlib.suppress(StaleError):
                 return await self._join(alert, acting)
             # It was closed meanwhile: the job as it is now counts.
@@ -180,6 +180,13 @@ class Correlator:
         if alert.epoch is None:
             alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
         return await self._take_in(facts, alert, received_at)
+
+    async def _may_join(self, alert: Alert, acting: Incident) -> bool:
+        """Return whether the playbook at work can take the alert into account; a person's wish has else its own."""
+        if alert.kind not in HUMAN_KINDS:
+            return not before(alert, acting)
+        actions = await asyncio.to_thread(self._site.ledger.actions, acting.id, evidence=False)
+        return by_hand.joins(alert, acting, actions)
 
     async def _take_in(self, facts: Facts, alert: Alert, received_at: float) -> Outcome:
         """Add the alert to those that wait for the others of one fault; alone, where an incident is open already."""
@@ -229,7 +236,8 @@ class Correlator:
 
     async def _join(self, alert: Alert, acting: Incident) -> Outcome:
         weight = self._weigh(alert)
-        if not self.memory.may_join(acting.id, weight):
+        asked = alert.kind in HUMAN_KINDS
+        if not asked and not self.memory.may_join(acting.id, weight):
             self._full[acting.job, weight] = (acting, self._site.clock.now() + FULL_FOR_S)
             return Outcome(incident=acting.id, outcome=What.SUPPRESSED, message="it has evidence enough")
         try:
@@ -240,7 +248,8 @@ class Correlator:
         # Not before: what the ledger did not take would be answered as known when it is sent again.
         self.memory.take(alert.key, acting.id)
         await self._record(alert, acting.id, What.JOINED)
-        return Outcome(incident=acting.id, outcome=What.JOINED)
+        told = "done before it starts the job again" if asked else ""
+        return Outcome(incident=acting.id, outcome=What.JOINED, message=told)
 
     def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
         """Answer an alert that would change nothing in an alert storm, without the ledger; None: it may matter."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, Incident
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.escalate import by_hand
 
 
 def before(alert: Alert, incident: Incident) -> bool:
@@ -24,11 +25,12 @@ def injected_at(alerts: Iterable[Alert]) -> float | None:
 
 def still_true(alert: Alert, incident: Incident, job: Job, machines: Mapping[str, Machine]) -> bool:
     """Return whether an alert that joined the incident still holds: its repair did not remove the alert's cause."""
-    if alert.kind in MACHINE_KINDS:
+    wanted_out = by_hand.asks_for([alert], [alert.machine or ""])
+    if alert.kind in MACHINE_KINDS or wanted_out:
         machine = machines.get(alert.machine or "")
         return (
             machine is not None
-            and machine.name != incident.machine
+            and (wanted_out or machine.name != incident.machine)
             and machine.name in job.machines
             and machine.state is MachineState.ACTIVE
             and alert.incarnation == machine.incarnation

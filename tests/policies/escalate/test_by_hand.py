@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert import AlertKind
+from holdfast.models.alert import AlertKind, Incident, IncidentClass, IncidentState
+from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.policies.escalate import by_hand
 from tests.policies.make import alert
@@ -56,3 +57,45 @@ def test_a_run_or_an_event_of_an_automation_is_no_persons_yes() -> None:
     assert not by_hand.asks_for([run], ["m1"])
     assert not by_hand.asks_for([event], ["m1"])
     assert by_hand.asks_for([run, MINE], ["m1"])
+
+
+def test_a_wish_joins_what_takes_machines_out_until_the_job_is_being_started() -> None:
+    """Not a move, another size or new code, nor once a standby is claimed; a new round, or attempt, begins anew."""
+
+    def acting(incident_class: IncidentClass) -> Incident:
+        return Incident(
+            id="gpt-1",
+            job="gpt",
+            incident_class=incident_class,
+            state=IncidentState.OPEN,
+            epoch=1,
+            detected_at=0.0,
+            opened_at=0.0,
+        )
+
+    def acts(*kinds: str) -> list[Action]:
+        return [
+            Action(incident_id="gpt-1", key=f"{kind}:{at}", kind=kind, begun_at=at)
+            for at, kind in enumerate(kinds)
+        ]
+
+    crash = acting(IncidentClass.JOB_CRASH)
+    assert by_hand.joins(MINE, crash, acts())
+    assert by_hand.joins(MINE, crash, acts("pause", "check", "rung"))
+    assert not by_hand.joins(MINE, crash, acts("pause", "evict", "swap"))
+    assert not by_hand.joins(MINE, crash, acts("pause", "start", "verify"))
+    assert by_hand.joins(MINE, crash, acts("pause", "start", "verify", "pause", "check"))
+    assert by_hand.joins(MINE, crash, acts("pause", "swap", "again"))
+    for other in (IncidentClass.SCALE_JOB, IncidentClass.CODE_UPDATE, IncidentClass.PLANNED_MOVE):
+        assert not by_hand.joins(MINE, acting(other), acts())
+    unnamed = MINE.model_copy(update={"evidence": {"class": "machine_fault"}})
+    assert not by_hand.joins(unnamed, crash, acts())
+
+
+def test_who_asked_is_told_of_each_machine_in_its_present_life() -> None:
+    """A machine that restarted since is another one; one that the job does not use is none."""
+    evidence = MINE.evidence | {"text": "smells burnt"}
+    wish = MINE.model_copy(update={"incarnation": "i1", "evidence": evidence})
+    assert by_hand.asked([wish], {"m1": "i1"}) == {"m1": "ann asked for it: smells burnt"}
+    assert by_hand.asked([wish], {"m1": "i2"}) == {}
+    assert by_hand.asked([wish], {"m0": "i1"}) == {}

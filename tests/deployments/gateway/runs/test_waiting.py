@@ -149,14 +149,14 @@ async def test_where_the_job_trains_an_eviction_by_hand_is_done_by_itself(kit: K
 
 
 async def test_a_machine_that_restarted_since_it_was_accused_is_evicted_by_itself(kit: Kit) -> None:
-    """The yes is about its former life, which the playbook spares: what the person asked for comes next."""
+    """The yes is about its former life, which the playbook spares: what the person asked for names the present one."""
     incident = await _ran_out(kit)
     await kit.register("m1", "i2")
     await kit.settled()
-    evicting, outcome = await _evict(kit)
-    assert (evicting != incident, outcome) == (True, "waits")
-    assert kit.ledger.incident(incident).state is IncidentState.OPEN
-    assert kit.ledger.incident(evicting).machine == "m1"
+    assert await _evict(kit) == (incident, "joined")
+    known = kit.ledger.incident(incident)
+    assert known.state is IncidentState.OPEN
+    assert [each.incarnation for each in known.alerts if each.evidence.get("by") == "ann"] == ["i2"]
 
 
 async def test_a_machine_that_restarted_while_it_was_asked_about_is_looked_at_once_the_question_ran_out(
