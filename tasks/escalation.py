@@ -116,8 +116,10 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case Rung.EVICT:
             return _leave(case, verdict)
         case Rung.ROLLBACK:
-            version = await rollback(case, "no machine at fault")
-            return EscalationResult(did=f"rolled the code back to {version}", verdict=verdict)
+            leaks = _of_newest_rung(case, "came_with")
+            version = await rollback(case, leaks or "no machine at fault")
+            told = f"{leaks} (a leak?); rolled" if leaks else "rolled"
+            return EscalationResult(did=f"{told} the code back to {version}", verdict=verdict)
         case Rung.REPLAY:
             return await _replay(case, verdict.script)
         case Rung.STOP:
@@ -208,7 +210,9 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "only_machine": seen.only_machine if decision.elsewhere else "",
             "often": "; ".join(dict.fromkeys(seen.flapping.values())),
             "regular": regular.in_words if regular else "",
-            "look": bool(regular and regular.look),
+            "came_with": seen.came_with,
+            # Whose code goes back for a leak is to hear of it.
+            "look": bool(regular and (regular.look or seen.came_with)),
             "epoch": case.broken_epoch,
         }
 
@@ -273,7 +277,8 @@ def circumstances(
     facts = facts.model_copy(update=found)
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
-    can_rollback = last_good(case, job.code_version) is not None
+    before = last_good(case, job.code_version)
+    can_rollback = before is not None
     can_rollback &= evidence.may_go_back(facts, changed_s_ago, policy.ladder.code_suspect_s)
     may_skip = _may_skip(case, facts.signature)
     return ladder.Circumstances(
@@ -299,6 +304,7 @@ def circumstances(
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
         fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
+        came_with="" if case.again else regularity.came_with(ctx, case.incident, before),
         may_skip=may_skip,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback, bool(may_skip)),

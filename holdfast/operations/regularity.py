@@ -27,6 +27,23 @@ def of(ctx: Context, incident: Incident) -> regular.Regular | None:
     return regular.find(runs, ctx.policy.ladder.regular)
 
 
+def came_with(ctx: Context, incident: Incident, before: str | None) -> str:
+    """Return why what is regular came with the running code version; empty: it is not, or need not have.
+
+    ``before`` is the version that would be gone back to; None: there is none.
+    """
+    found = of(ctx, incident) if before else None
+    if found is None or before is None:
+        return ""
+    job = ctx.ledger.job(incident.job)
+    steps = [
+        each.reached - each.start_step
+        for each in ctx.ledger.epochs(job.name, machines=False)
+        if each.code_version == before and each.opened_at >= job.submitted_at
+    ]
+    return regular.came_with(found, job.code_version, before, max(steps, default=0))
+
+
 def _run(incident: Incident, epoch: Epoch | None = None) -> regular.FailedRun:
     failed = signature.of(incident)
     return regular.FailedRun(

@@ -77,6 +77,8 @@ class Circumstances(Frozen):
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
     """Why no replay can show it; empty: one may."""
+    came_with: str = ""
+    """Why a leak came with the running code version; empty: there is none, or it need not have."""
     fell_again: int = 0
     """Times that the job failed in the same way after this incident had restarted it, before it made a step."""
     may_skip: int = 0
@@ -110,6 +112,7 @@ def order(
     * every machine shows the fault, or the code changed just before it: roll back first;
     * an accused machine is a repeat offender: evict it first;
     * several machines of one switch: none of them is evicted, the switch is at fault;
+    * a leak came with the running version: what ran longer before it is rolled back to;
     * the restored state led to the same failure before: an older state comes before everything but these.
     """
     rungs, why = list(ladder.rungs), []
@@ -128,12 +131,14 @@ def order(
         why.append(f"{', '.join(repeat)}: accused often recently, so evicted before anything is tried again")
     new = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
     changed = new and not seen.code_cleared
-    if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:
+    back = changed or seen.common_cause or seen.came_with
+    if back and Rung.ROLLBACK in rungs and seen.can_rollback:
         rungs = [Rung.ROLLBACK, *(rung for rung in rungs if rung is not Rung.ROLLBACK)]
         why.append(
             "every machine shows the fault, so the code is rolled back first"
             if seen.common_cause
-            else f"the code changed {seen.code_changed_s_ago:.0f} s before, so it is rolled back first"
+            else seen.came_with
+            or f"the code changed {seen.code_changed_s_ago:.0f} s before, so it is rolled back first"
         )
     return tuple(rungs), why
 
@@ -234,7 +239,7 @@ def _choose(  # noqa: PLR0917
 
 def _cleared(rung: Rung, seen: Circumstances) -> str:
     """Return why there is no evidence for a rung; a fault shown by a replay on every machine points to the code."""
-    if rung is Rung.ROLLBACK and seen.can_rollback and not seen.common_cause:
+    if rung is Rung.ROLLBACK and seen.can_rollback and not (seen.common_cause or seen.came_with):
         return seen.code_cleared
     if rung is Rung.EVICT:
         return seen.busy

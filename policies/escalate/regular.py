@@ -38,6 +38,10 @@ class FailedRun(Frozen):
         return self.incident_class == IncidentClass.JOB_CRASH and not self.from_outside
 
 
+_LONGER = 2
+"""An earlier version shows that it has no such leak in a run of so many times the steps."""
+
+
 class Regular(Frozen):
     """The newest failures, all of one kind, each after about as many steps."""
 
@@ -51,13 +55,17 @@ class Regular(Frozen):
     """Whether a person is to look now: at the policy's number, and at twice as many each time."""
 
     @property
+    def steps(self) -> str:
+        """After how many, in words."""
+        return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+
+    @property
     def in_words(self) -> str:
         """The finding, and what to do next."""
-        steps = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         what = "memory" if self.of_memory else "something, such as memory or open files,"
         return (
-            f"{self.what} after {steps} steps, {self.times} times in a row: {what} grows from step to step (a leak?); "
-            "a restart frees it for as long again. Look at what the script keeps between steps"
+            f"{self.what} after {self.steps} steps, {self.times} times in a row: {what} grows from step to step (a "
+            "leak?); a restart frees it for as long again. Look at what the script keeps between steps"
         )
 
 
@@ -84,6 +92,23 @@ def find(runs: Sequence[FailedRun], policy: RegularPolicy) -> Regular | None:
         what=newest.what,
         of_memory=newest.incident_class == "host_pressure" or "outofmemory" in newest.what.lower(),
         look=_due(len(alike), policy.look),
+    )
+
+
+def came_with(found: Regular, running: str, before: str, longest: int) -> str:
+    """Return why it came with the running code version; empty: it need not have.
+
+    Args:
+        found: what is regular.
+        running: the version.
+        before: the one that would be gone back to.
+        longest: most steps that ``before`` made from one start of its processes.
+    """
+    if longest < _LONGER * found.most:
+        return ""
+    return (
+        f"{found.what} comes after {found.steps} steps of version {running}, {found.times} times in a "
+        f"row, and {before} made {longest} from one start"
     )
 
 

@@ -82,3 +82,15 @@ def test_memory_of_a_gpu_is_memory() -> None:
     assert of_gpu is not None
     assert "open files" in plain.in_words
     assert "open files" not in of_gpu.in_words
+
+
+@pytest.mark.parametrize(("longest", "came"), [(0, False), (43, False), (44, True), (400, True)])
+def test_a_leak_came_with_the_version_where_the_one_before_ran_much_longer(longest: int, came: bool) -> None:
+    """Who knows of an earlier version only that it ran for as long, knows nothing: it may leak as well."""
+    found = regular.find(runs(20, 22, 19, 20, version="v2"), POLICY)
+    assert found is not None
+    told = regular.came_with(found, "v2", "v1", longest)
+    assert bool(told) is came
+    if came:
+        assert told.startswith("SIGKILL comes after 19 to 22 steps of version v2, 4 times in a row")
+        assert told.endswith(f"and v1 made {longest} from one start")
