@@ -110,9 +110,9 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is skipped"
             return EscalationResult(did=told, verdict=verdict)
         case Rung.OLDER_STATE:
-            return EscalationResult(
-                did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict
-            )
+            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
+            left = await poisoned.leave_behind(case)
+            return EscalationResult(did=f"no machine at fault; {left}{also}", verdict=verdict)
         case Rung.EVICT:
             return _leave(case, verdict)
         case Rung.ROLLBACK:

@@ -197,13 +197,8 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
     start_epoch(ledger, JOB)
     kit.clock.advance(3600)
     if setup.resubmitted:
-        ledger.set_job(JOB, state=JobState.STOPPED)
-        if setup.other_code:
-            ledger.mark(JOB, ledger.job(JOB).epoch, 1, kit.clock.now())
-            ledger.add_version(JOB, "v1", "key1", "submitted again")
-        ledger.add_job(spec, "v1")
-        ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
-        start_epoch(ledger, JOB)
+        _past(scenario, kit)
+        _submit_again(kit, spec, [machine.name for machine in claimed], other_code=setup.other_code)
     if setup.code_changed_s_ago is not None:
         kit.clock.advance(3600)
         # Code with which it never trained would be no way back.
@@ -212,7 +207,8 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
         ledger.set_job(JOB, code_version="v2")
         start_epoch(ledger, JOB)
         kit.clock.advance(setup.code_changed_s_ago)
-    _past(scenario, kit)
+    if not setup.resubmitted:
+        _past(scenario, kit)
     if setup.resumed:
         start_epoch(ledger, JOB)
     if setup.reached:
@@ -237,6 +233,17 @@ async def stage(scenario: Scenario, kit: Kit) -> World:
     context.use(services)
     kit.acts.services = services if setup.head_start else None
     return world
+
+
+def _submit_again(kit: Kit, spec: JobSpec, machines: Sequence[str], *, other_code: bool) -> None:
+    ledger = kit.ledger
+    ledger.set_job(JOB, state=JobState.STOPPED)
+    if other_code:
+        ledger.mark(JOB, ledger.job(JOB).epoch, 1, kit.clock.now())
+        ledger.add_version(JOB, "v1", "key1", "submitted again")
+    ledger.add_job(spec, "v1")
+    ledger.set_job(JOB, machines=machines, state=JobState.RUNNING)
+    start_epoch(ledger, JOB)
 
 
 def _roles(setup: Setup) -> dict[str, RoleSpec]:

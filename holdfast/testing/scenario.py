@@ -35,7 +35,7 @@ class Setup(Frozen):
     crashed_before: tuple[str, ...] = ()
     """Rungs that earlier incidents of this job tried without progress since."""
     resubmitted: bool = False
-    """The job was stopped and submitted again under its name."""
+    """The job was stopped and submitted again under its name, after what happened before."""
     other_code: bool = False
     """The first submission had other code (``v0``), with which it trained."""
     resumed: bool = False

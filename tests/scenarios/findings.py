@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "three independent kills a few steps apart ended a job for good": (
-        "three-independent-kills-steps-apart-are-each-retried",
+        "four-independent-kills-steps-apart-are-each-retried",
         "three-kinds-of-failure-one-after-the-other-are-each-retried",
     ),
     "one rank's exception rolled back code that ran for ten days": (
