@@ -12,6 +12,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
+from holdfast.operations.turn import turn
 from holdfast.policies.pool.machine_groups import group_of
 
 _log = logging.getLogger(__name__)
@@ -38,9 +39,26 @@ async def make_ready(ctx: Context, job: Job) -> None:
 async def provision_shortfall(ctx: Context) -> list[str]:
     """Provision target minus (standby + provisioning) machines, by group; returns their names.
 
-    A machine that died before it ever registered is given back first: it would be waited for without end.
+    A machine that died before it ever registered is given back first: it would be waited for without end. Runs that
+    find the same shortfall at once ask for it once.
     """
     await _give_up(ctx)
+    if not _shortfall(ctx):
+        return []
+    # Recoveries that end at once, and the schedule, would each ask for the same machines.
+    async with turn(ctx.ledger, "provisioning"):
+        names: list[str] = []
+        for group, short in _shortfall(ctx).items():
+            asked = (short, group) if group else (short,)
+            made = await asyncio.to_thread(ctx.driver.provision, *asked)
+            # At once: what is provisioned and not in the ledger would be provisioned again.
+            ctx.ledger.add_provisioning(made)
+            names += made
+        return names
+
+
+def _shortfall(ctx: Context) -> dict[str, int]:
+    """Return how many machines are short of the pool's target, of each group that is short."""
     pool = ctx.ledger.pool()
     # Before the schedule sized the pool for the first time, the policy's minimum counts.
     target = pool.target if pool.at else ctx.policy.spare_pool.minimum
@@ -49,17 +67,12 @@ async def provision_shortfall(ctx: Context) -> list[str]:
         for state in (MachineState.STANDBY, MachineState.PROVISIONING)
         for machine in ctx.ledger.machines(state=state)
     ]
-    policy = ctx.policy.spare_pool
-    names: list[str] = []
+    short = {}
     for group, wanted in (pool.groups or {"": target}).items():
-        mine = [name for name in here if not pool.groups or group_of(name, policy) == group]
-        if (short := wanted - len(mine)) > 0:
-            asked = (short, group) if group else (short,)
-            made = await asyncio.to_thread(ctx.driver.provision, *asked)
-            # At once: what is provisioned and not in the ledger would be provisioned again.
-            ctx.ledger.add_provisioning(made)
-            names += made
-    return names
+        mine = [name for name in here if not pool.groups or group_of(name, ctx.policy.spare_pool) == group]
+        if wanted > len(mine):
+            short[group] = wanted - len(mine)
+    return short
 
 
 async def _never_come(ctx: Context, made: Sequence[Machine]) -> list[Machine]:

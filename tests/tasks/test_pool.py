@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import Iterator
@@ -377,3 +378,13 @@ async def test_the_report_tells_size_reasoning_and_cost_with_a_plot(ctx: Context
     assert svg.startswith(b"<?xml")
     assert b"</svg>" in svg
     assert text == pool_report.markdown(found.plans, found.history_days, "did <this>")
+
+
+async def test_runs_that_find_the_same_shortfall_at_once_ask_for_it_once(
+    ctx: Context, driver: FakeDriver
+) -> None:
+    """Ten recoveries end at the same moment."""
+    ctx.ledger.set_pool(4, "test")
+    made = await asyncio.gather(*(provision.provision_shortfall(ctx) for _ in range(10)))
+    assert driver.asked == [(4, "")]
+    assert sum(len(names) for names in made) == 4
