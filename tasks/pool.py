@@ -80,13 +80,13 @@ async def resize(found: Estimate) -> str:
     retired = [machine.name for machine in unfinished if await give_back(ctx, machine, log)]
     names = await provision_shortfall(ctx)
     for plan in found.plans:
-        mine = [
+        standbys = [
             known
-            for known in pooled(ctx.ledger)
+            for known in ctx.ledger.machines(state=MachineState.STANDBY)
             if machine_groups.group_of(known.name, ctx.policy.spare_pool) == plan.group
         ]
-        standbys = [known for known in mine if known.state is MachineState.STANDBY]
-        surplus = max(0, len(mine) - plan.target)
+        # Those on their way do not count: they may never come, and a recovery needs what stands by now.
+        surplus = max(0, len(standbys) - plan.target)
         newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
         # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
         withdrawn = [known for known in newest if ctx.ledger.withdraw(known.name)]

@@ -388,3 +388,16 @@ async def test_runs_that_find_the_same_shortfall_at_once_ask_for_it_once(
     made = await asyncio.gather(*(provision.provision_shortfall(ctx) for _ in range(10)))
     assert driver.asked == [(4, "")]
     assert sum(len(names) for names in made) == 4
+
+
+async def test_standbys_stay_for_machines_that_are_on_their_way(ctx: Context, driver: FakeDriver) -> None:
+    """What has not come yet may never come: a pool that shrinks keeps its target of what stands by."""
+    run_job(ctx, "m0", "m1")
+    add(ctx, "s0")
+    ctx.ledger.add_provisioning(["p0", "p1"])
+    found, did = await sized()
+    assert (found.target, driver.retired) == (1, [])
+    assert did.endswith("retired none")
+    add(ctx, "p0", "p1")
+    await sized()
+    assert len(driver.retired) == 2
