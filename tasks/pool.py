@@ -14,11 +14,14 @@ from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations.pool_plans import plans, pooled
 from holdfast.operations.provision import give_back, provision_shortfall
+from holdfast.policies.config.pool import SparePoolPolicy
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import machine_groups
 from holdfast.policies.pool.spare_pool import PoolPlan
 from holdfast.tasks import pool_report
 from holdfast.tasks.context import context
+
+_LIMITS = frozenset({"minimum", "maximum"})
 
 
 class Sizing(Frozen):
@@ -51,12 +54,7 @@ class Estimate(Frozen):
 async def estimate(sizing: Sizing) -> Estimate:
     """Estimate the daily failure rate per machine from the ledger, and the pool size that it asks for."""
     ctx = context()
-    changed = {k: v for k, v in sizing if k != "dry_run" and v is not None}
-    policy = ctx.policy.spare_pool.model_copy(update=changed)
-    if policy.maximum < policy.minimum:
-        raise SettingsError(
-            f"standby pool: minimum = {policy.minimum}, maximum = {policy.maximum}; expected minimum <= maximum"
-        )
+    policy = _with(sizing, ctx.policy.spare_pool)
     found = Estimate(
         history_days=policy.history_days,
         plans=await asyncio.to_thread(plans, ctx.ledger, policy, ctx.clock.now()),
@@ -109,6 +107,34 @@ async def publish(found: Estimate, did: str) -> None:
             f"Standing by before: {found.standing_by}. {did}.",
         ),
     )
+
+
+def _with(sizing: Sizing, policy: SparePoolPolicy) -> SparePoolPolicy:
+    """Return the policy with the parameters in place of its own figures, also of those of single groups.
+
+    Raises:
+        SettingsError: what comes of it, for the pool or a group, has a minimum above its maximum.
+    """
+    given = {k: v for k, v in sizing if k != "dry_run" and v is not None}
+    changed = policy.model_copy(update=given)
+    _check_limits("", changed.minimum, changed.maximum)
+    for name, rules in policy.groups.items():
+        wanted = rules.model_copy(update={key: value for key, value in given.items() if key in _LIMITS})
+        _check_limits(name, wanted.minimum, wanted.maximum)
+    own = {
+        name: rules.model_copy(update=dict.fromkeys(given.keys() & _LIMITS))
+        for name, rules in policy.groups.items()
+    }
+    return changed.model_copy(update={"groups": own})
+
+
+def _check_limits(group: str, minimum: int | None, maximum: int | None) -> None:
+    if minimum is not None and maximum is not None and maximum < minimum:
+        of = f" of group {group!r}" if group else ""
+        raise SettingsError(
+            f"standby pool{of}: minimum = {minimum}, maximum = {maximum}; expected minimum <= maximum. "
+            "Give both as parameters, or change spare_pool in the policy file."
+        )
 
 
 def _leaves_pool(machine: Machine) -> bool:

@@ -38,6 +38,12 @@ class MachineGroupPolicy(Given):
     maximum: int | None = Field(None, ge=0)
     prior_rate: float | None = Field(None, gt=0)
 
+    @model_validator(mode="after")
+    def _minimum_is_no_more_than_maximum(self) -> MachineGroupPolicy:
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is more than maximum {self.maximum}")
+        return self
+
 
 class SparePoolPolicy(Given):
     """Size of the standby pool, the prior of the failure rate, and what standbys cost and save."""

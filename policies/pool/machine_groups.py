@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from holdfast.models.base import Frozen
-from holdfast.policies.config.pool import SparePoolPolicy
+from holdfast.policies.config.pool import MachineGroupPolicy, SparePoolPolicy
 
 
 class MachineGroup(Frozen):
@@ -20,15 +20,19 @@ class MachineGroup(Frozen):
 def groups(policy: SparePoolPolicy) -> tuple[MachineGroup, ...]:
     """Return all groups, in the order of the file; the nameless rest last."""
     named = tuple(
-        MachineGroup(
-            name=name,
-            policy=policy.model_copy(
-                update={key: value for key, value in rules if key != "machines" and value is not None}
-            ),
-        )
-        for name, rules in policy.groups.items()
+        MachineGroup(name=name, policy=_of_group(policy, rules)) for name, rules in policy.groups.items()
     )
     return (*named, MachineGroup(name="", policy=policy))
+
+
+def _of_group(policy: SparePoolPolicy, rules: MachineGroupPolicy) -> SparePoolPolicy:
+    """Return the rules of a group: its own, else the pool's; a limit of the pool gives way to one of its own."""
+    own = {key: value for key, value in rules if key != "machines" and value is not None}
+    if rules.minimum is None and rules.maximum is not None:
+        own["minimum"] = min(policy.minimum, rules.maximum)
+    elif rules.maximum is None and rules.minimum is not None:
+        own["maximum"] = max(policy.maximum, rules.minimum)
+    return policy.model_copy(update=own)
 
 
 def group_of(machine: str, policy: SparePoolPolicy) -> str:

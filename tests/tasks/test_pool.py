@@ -401,3 +401,28 @@ async def test_standbys_stay_for_machines_that_are_on_their_way(ctx: Context, dr
     add(ctx, "p0", "p1")
     await sized()
     assert len(driver.retired) == 2
+
+
+async def test_parameters_of_the_flow_win_over_a_group_too(tmp_path: Path, driver: FakeDriver) -> None:
+    """They hold for each group, as they say; one that contradicts what a group keeps is refused by the group's name."""
+    text = "spare_pool:\n  minimum: 0\n  groups: {h: {machines: 'h-*', minimum: 1, maximum: 3}}\n"
+    for ctx in site(tmp_path, driver, text):
+        run_job(ctx, "h-0", "h-1")
+        assert [plan.target for plan in (await pool.estimate.fn(Sizing())).plans] == [1]
+        assert [plan.target for plan in (await pool.estimate.fn(Sizing(minimum=2))).plans] == [2]
+        assert [plan.target for plan in (await pool.estimate.fn(Sizing(minimum=5, maximum=5))).plans] == [5]
+        assert [plan.target for plan in (await pool.estimate.fn(Sizing(minimum=0, maximum=0))).plans] == [0]
+        with pytest.raises(SettingsError, match="group 'h': minimum = 4, maximum = 3"):
+            await pool.estimate.fn(Sizing(minimum=4))
+        with pytest.raises(SettingsError, match="group 'h': minimum = 1, maximum = 0"):
+            await pool.estimate.fn(Sizing(maximum=0))
+
+
+async def test_a_group_that_wants_fewer_than_the_pool_is_sized(tmp_path: Path, driver: FakeDriver) -> None:
+    """Its own maximum lies below the minimum of all: the flow failed at it every day."""
+    groups = "{h: {machines: 'h-*', maximum: 1}, a: {machines: 'a-*', minimum: 6}}"
+    text = f"spare_pool: {{minimum: 2, maximum: 4, groups: {groups}}}\n"
+    for ctx in site(tmp_path, driver, text):
+        run_job(ctx, "h-0", "a-1")
+        found, _ = await sized()
+        assert [(plan.group, plan.target) for plan in found.plans] == [("h", 1), ("a", 6)]

@@ -200,5 +200,19 @@ def test_machines_are_grouped_by_name() -> None:
     h, other, rest = groups(policy)
     assert (h.name, h.policy.maximum, h.policy.prior_rate, h.policy.minimum) == ("h", 3, 0.01, policy.minimum)
     assert other.policy.maximum == rest.policy.maximum == policy.maximum
+    few, many, _ = groups(
+        policy_with(
+            minimum=2,
+            maximum=4,
+            groups={
+                "few": MachineGroupPolicy(machines="f*", maximum=1),
+                "many": MachineGroupPolicy(machines="m*", minimum=6),
+            },
+        )
+    )
+    assert (few.policy.minimum, few.policy.maximum) == (1, 1)
+    assert (many.policy.minimum, many.policy.maximum) == (6, 6)
+    with pytest.raises(ValueError, match="minimum 5 is more than maximum 3"):
+        MachineGroupPolicy(machines="f*", minimum=5, maximum=3)
     assert split({"gpu-h-1": 2.0, "gpu-h-2": 1.0, "m1": 4.0}, policy) == {"h": 3.0, "any": 0.0, "": 4.0}
     assert split(["gpu-h-1", "gpu-x"], policy) == {"h": 1.0, "any": 1.0, "": 0.0}
