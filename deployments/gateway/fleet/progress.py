@@ -16,8 +16,9 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.classes import BESIDE_TRAINING, ON_PURPOSE
-from holdfast.models.history import Action, Epoch
+from holdfast.models.history import Action
 from holdfast.models.job import ENDED, Job, JobState
+from holdfast.policies.accounting import new_step
 from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger import Ledger
 
@@ -207,7 +208,7 @@ class Progress:
         epochs = [row for row in rows if row.opened_at >= submitted_at]
         unproved = []
         for incident in self._watched.get(job_name, []):
-            at = _first_new(incident, epochs, epoch, marks)
+            at = new_step.first_at(incident, epochs, epoch, marks)
             if at is None:
                 unproved.append(incident)
                 continue
@@ -275,24 +276,3 @@ def on_our_clock(
 def _unproved(incident: Incident, job: Job) -> bool:
     alive = incident.state in (IncidentState.OPEN, IncidentState.RECOVERED)
     return alive and incident.recovered_at is None and incident.opened_at >= job.submitted_at
-
-
-def _first_new(
-    incident: Incident, epochs: Sequence[Epoch], epoch: int | None, marks: Sequence[StepMark]
-) -> float | None:
-    """Time of the first step of an epoch after ``incident`` that no epoch up to it had reached.
-
-    Exact from ``marks`` (of ``epoch``); from the ledger's rows when the steps came while no gateway watched.
-    """
-    reached = max(
-        (row.last_step or row.start_step for row in epochs if row.epoch <= incident.epoch), default=0
-    )
-    if epoch is not None and epoch > incident.epoch:
-        times = [mark.at for mark in marks if mark.step > reached]
-        if times:
-            return min(times)
-    later = [row for row in epochs if row.epoch > incident.epoch and (row.last_step or 0) > reached]
-    if epoch is not None or not later:
-        return None
-    row = later[0]
-    return row.first_step_at if (row.first_step or 0) > reached else row.last_step_at

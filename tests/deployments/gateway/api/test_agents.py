@@ -204,6 +204,19 @@ async def test_first_new_step_proves_the_recovery(kit: Kit) -> None:
     assert kit.incidents()[0].recovered_at == kit.clock.now() - 1
 
 
+async def test_a_recovery_that_never_stopped_training_is_proved_by_the_next_step(kit: Kit) -> None:
+    """It counts from its end; it took hours, until the job was started again for another reason."""
+    await kit.running_job()
+    await kit.beat("m0", marks={step: float(step) for step in range(1, 6)})
+    await kit.crash()
+    kit.close_incident(f"{JOB}-1")
+    await kit.gateway.progress.watch()
+    assert kit.incidents()[0].recovered_at is None
+    kit.clock.advance(2)
+    await kit.beat("m0", marks={6: 6.0})
+    assert kit.incidents()[0].recovered_at == kit.clock.now()
+
+
 async def test_recovery_is_noticed_by_a_later_gateway(kit: Kit) -> None:
     """The new steps came while no gateway watched the incident: the ledger's rows say when."""
     await kit.running_job()
