@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.cli import context, roles
 from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, serves, state
 from holdfast.client import links
+from holdfast.models.job import ENDED
 from holdfast.shown import size
+
+MOST_LOST = 5
+"""Lines of lost time of each job; ``--json`` has all, also of jobs that have ended."""
 
 
 def status(as_json: AsJson = False) -> None:
@@ -52,23 +56,30 @@ def _jobs(facts: Mapping[str, Any]) -> None:
     ]
     columns = ("NAME", "STATE", "EPOCH", "STEP", "ETTR", "LAST HOUR", "MOST LOST TO", "CODE")
     print_table("Jobs", columns, rows, "none; `holdfast submit JOBFILE`")
-    lost = [
+    _lost([job for job in facts["jobs"] if job["state"] not in ENDED])
+
+
+def _lost(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print what jobs lost most time to: a few lines of each, so that what is open below them is not missed."""
+    found = [
         (
             job["name"],
             row["phase"].replace("_", " "),
             row["incident_class"] or "no incident",
             seconds(row["seconds"]),
         )
-        for job in facts["jobs"]
-        for row in sorted(job.get("lost", ()), key=lambda row: -row["seconds"])
+        for job in jobs
+        for row in sorted(job.get("lost", ()), key=lambda row: -row["seconds"])[:MOST_LOST]
     ]
-    lost += [
+    found += [
         (job["name"], "scaled to zero", "by wish: not lost", seconds(job["scaled_to_zero_s"]))
-        for job in facts["jobs"]
+        for job in jobs
         if job.get("scaled_to_zero_s")
     ]
-    if lost:
-        print_table("Lost time", ("JOB", "PHASE", "INCIDENT CLASS", "LOST"), lost, "")
+    if found:
+        print_table("Lost time", ("JOB", "PHASE", "INCIDENT CLASS", "LOST"), found, "")
+    if more := sum(max(0, len(job.get("lost", ())) - MOST_LOST) for job in jobs):
+        say(f"and {more} smaller parts of lost time: `holdfast status --json`")
 
 
 def _checkpoints(facts: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ class FakeGateway:
         self.incidents: list[Incident] = []
         self.step = 0
         self.rank_nbytes: int | None = 64 << 20
+        self.lost_to = ["job_hang"]
         self.unsaved: list[Unsaved] = []
         self.asks: list[dict[str, Any]] = []
         self.waits: list[Wait] = []
@@ -148,7 +149,10 @@ class FakeGateway:
                         job.spec, crosses_groups=False, rank_nbytes=self.rank_nbytes
                     ).sums(),
                     "lost_by_phase_s": {"undetected": 90.0, "pausing": 1.0},
-                    "lost": [{"phase": "undetected", "incident_class": "job_hang", "seconds": 90.0}],
+                    "lost": [
+                        {"phase": "undetected", "incident_class": each, "seconds": 90.0 + number}
+                        for number, each in enumerate(self.lost_to)
+                    ],
                     "code_version": job.code_version,
                     "machines": list(job.machines),
                     "ranks": [rank],
