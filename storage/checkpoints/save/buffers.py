@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,14 +153,19 @@ class SeenHeader:
 
 
 def read_header(path: Path) -> ShardHeader | None:
-    """Return the header of the shard at ``path``; None when there is no complete shard."""
-    try:
-        with path.open("rb") as file:
-            header = parse_header(file.read(HEADER_BYTES))
-            size = os.fstat(file.fileno()).st_size
+    """Return the header of the shard at ``path``; None when there is no complete shard, or no plain file."""
+    try:  # without waiting for a writer, if it is a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    return header if header is None or header.file_nbytes == size else None
+    try:
+        found = os.fstat(descriptor)
+        header = parse_header(os.read(descriptor, HEADER_BYTES)) if stat.S_ISREG(found.st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return header if header is None or header.file_nbytes == found.st_size else None
 
 
 def digest_of(buf: bytes | memoryview | mmap.mmap, header: ShardHeader) -> str:
@@ -231,7 +237,7 @@ def verify(path: Path) -> ShardHeader:
     if found != header.digest:
         raise CheckpointError(
             f"shard of rank {header.rank} at step {header.step} ({path}): bytes changed after it was saved "
-            f"(digest {found}, expected {header.digest}). Restore this rank from another copy or from S3."
+            f"(digest {found}, expected {header.digest})"
         )
     return header
 

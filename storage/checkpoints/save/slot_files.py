@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast import private
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.storage.checkpoints.save import buffers, slot_lock
+from holdfast.storage.checkpoints.save.odd_files import make_way
 
 _FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG})
 
@@ -54,6 +55,7 @@ def create_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedM
 def _explained(path: Path, file_nbytes: int) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_way(path)
         yield
     except OSError as error:
         advice = (
@@ -80,9 +82,12 @@ def take_over(folder: Path, rank: int, epoch: int) -> list[Path]:
     taken = []
     for path in (buffers.shard_path(folder, rank, slot) for slot in buffers.SLOTS):
         try:
+            make_way(path)
             descriptor = private.opened(path, os.O_RDWR)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise CheckpointError(f"shard file {path}: cannot be opened ({error.strerror})") from error
         try:
             if slot_lock.lock(descriptor) is None:
                 _require_older(path, descriptor, epoch)
