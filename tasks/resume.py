@@ -26,6 +26,9 @@ from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import ask_for_lacking
 from holdfast.tasks.suspect import mark_suspect
 
+_MOST_TOLD = 20
+"""Of a thousand ranks' sources that were refused, so many are recorded."""
+
 
 async def resume(case: RecoveryContext) -> Launched:
     """Start the next epoch and verify it: every rank completes a step.
@@ -62,7 +65,8 @@ async def _up(case: RecoveryContext) -> Launched:
                 f"look at these, then `holdfast resume {case.job} --step N`, or send a code update"
             )
         launched = await start(case, after=launched.epoch)
-    return launched.model_copy(update={"unloadable": (*doubt, *unloadable)})
+    passed_over = _passed_over(case, launched.epoch)
+    return launched.model_copy(update={"unloadable": (*doubt, *unloadable), "passed_over": passed_over})
 
 
 async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tuple[str, ...]]:
@@ -93,6 +97,12 @@ async def _begin(case: RecoveryContext) -> tuple[Launched, RecoveryContext, tupl
     none_older = f"no state up to step {bound} can be had"
     has = "learnt from the data that is skipped" if skips else "may have what the evicted machine computed"
     return launched, case, (f"{none_older}: that of step {launched.step} {has}",)
+
+
+def _passed_over(case: RecoveryContext, epoch: int) -> tuple[str, ...]:
+    """Return the sources that ranks of ``epoch`` could not take their state from, though they were cheaper."""
+    verified = (each.result or {} for each in case.done("verify") if each.key == f"verify:e{epoch}")
+    return tuple(str(why) for result in verified for why in result.get("passed_over", ()))
 
 
 def _short(why: str) -> str:
@@ -181,11 +191,11 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
         try:
             least_s = case.ctx.policy.recovery.first_step_timeout_s
             sign, at_fault = partial(_sign, case, epoch), partial(_at_fault, case, epoch)
-            await first_steps(case.ctx, case.job, epoch, least_s, sign=sign, at_fault=at_fault)
+            passed_over = await first_steps(case.ctx, case.job, epoch, least_s, sign=sign, at_fault=at_fault)
         except DamagedError as error:
             await _give_up_state(case, epoch, str(error))
             return {"epoch": epoch, "refused": str(error)}
-        return {"epoch": epoch}
+        return {"epoch": epoch} | ({"passed_over": passed_over[:_MOST_TOLD]} if passed_over else {})
 
     done = await case.once("verify", f"e{epoch}", {"epoch": epoch}, act)
     if refused := str(done.get("refused", "")):

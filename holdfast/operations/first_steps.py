@@ -36,7 +36,7 @@ async def first_steps(
     *,
     sign: Callable[[], None] = lambda: None,
     at_fault: Callable[[], str] = lambda: "",
-) -> None:
+) -> tuple[str, ...]:
     """Wait until every rank of ``epoch`` has completed a step.
 
     A job whose starts took longer before has longer, and so have ranks that visibly prepare their first step. Ranks of
@@ -49,6 +49,9 @@ async def first_steps(
         timeout_s: for a job whose starts are not known.
         sign: called now and then while it takes long.
         at_fault: called at every look that did not see all steps; why a machine of the job is known to be at fault.
+
+    Returns:
+        The sources of ranks' state that were refused before one was whole, each with its reason.
 
     Raises:
         DamagedError: ranks could not load the state that they were to resume from.
@@ -87,7 +90,7 @@ async def first_steps(
             first = min(fallen, key=lambda rank: rank.exit_code or 0)
             raise RecoveryError(f"epoch {epoch}: rank {first.rank} ended with status {first.exit_code} again")
         if len(ranks) == job.spec.world_size and (_stepped(ranks) or start.runs_without_session(ranks)):
-            return
+            return tuple(each for rank in ranks for each in rank.passed_over)
         if ctx.ledger.job(job_name).state is JobState.STOPPED:
             raise RefusedError(f"job {job_name} was stopped")
         if why := at_fault():

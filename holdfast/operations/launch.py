@@ -57,6 +57,8 @@ class Launched(Frozen):
 
     unloadable: tuple[str, ...] = ()
     """Newer states that the ranks could not load, and doubts about the one that was taken, in words."""
+    passed_over: tuple[str, ...] = ()
+    """Cheaper sources of ranks' state that were refused, in words: what lay there was damaged, or did not come."""
     kept: int = 0
     """Ranks that went on in their process."""
     ranks: int = 0
@@ -66,7 +68,14 @@ class Launched(Frozen):
         """In words."""
         why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
         kept = f", {self.kept} of {self.ranks} ranks in their processes" if self.kept else ""
-        return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}"])
+        more = f" (and {len(self.passed_over) - 1} more)" if len(self.passed_over) > 1 else ""
+        passed = (
+            [f"refused, another copy was taken: {self.passed_over[0][:300]}{more}"]
+            if self.passed_over
+            else []
+        )
+        told = [*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}", *passed]
+        return "; ".join(told)
 
     @property
     def said(self) -> str:

@@ -99,6 +99,7 @@ class ScriptedAgent:
                 paused=bool(self._world.held),
                 exit_code=1 if failed else None,
                 damaged=refused,
+                passed_over=(self._world.damaged_copies[rank],) if rank in self._world.damaged_copies else (),
             )
             for rank in start.ranks
         )

@@ -80,6 +80,8 @@ class World:
     """Seconds after which hardware that fails an inspection works again."""
     unloadable: list[int] = field(default_factory=list)
     """Steps whose state no rank can load."""
+    damaged_copies: dict[int, str] = field(default_factory=dict)
+    """Rank -> what its agent found wrong in the source that it was to take its state from; the next one is whole."""
     memory_lost: bool = False
     """No machine holds a shard any more."""
     in_s3: list[int] = field(default_factory=list)

@@ -24,6 +24,18 @@ def base_job(job: str) -> str:
     return job.partition("~")[0]
 
 
+def _inventory(folder: Path) -> list[tuple[Path, buffers.ShardHeader]]:
+    """Return the complete shards in a job's folder that are of this job, and of the rank in their names.
+
+    A file that was copied there by hand, under another one's name, is whole and has other weights.
+    """
+    return [
+        (path, header)
+        for path, header in buffers.inventory(folder)
+        if (header.job, header.rank) == (folder.name, buffers.rank_of(path))
+    ]
+
+
 class Memory:
     """Folders ``own/<job>/`` (written by ranks) and ``peer/<job>/`` (copies for neighbours).
 
@@ -39,7 +51,7 @@ class Memory:
         self._first: dict[str, Path] = {}
         self.accept_from: dict[str, int] = {}
         """Per job, the oldest epoch of which the shard port still takes copies: the one that runs here."""
-        self._machine = machine
+        self.machine = machine
         self._maps: dict[Path, tuple[int, mmap.mmap]] = {}
         # What an earlier agent was about to upload when it died: no upload gives it back.
         for each in (*self._roots, self._disk):
@@ -87,7 +99,7 @@ class Memory:
             return
         if self._nvme is None:
             raise CheckpointError(
-                f"job {job!r} has checkpoint.first_tier: disk, and machine {self._machine} has no folder for it: set "
+                f"job {job!r} has checkpoint.first_tier: disk, and machine {self.machine} has no folder for it: set "
                 "HOLDFAST_FIRST_TIER_DIR for its agent to a folder on a local NVMe disk."
             )
         # The folder that was configured, above those of this machine.
@@ -128,7 +140,7 @@ class Memory:
                 rank=header.rank,
                 step=header.step,
                 epoch=header.epoch,
-                machine=self._machine,
+                machine=self.machine,
                 tier=tier,
                 nbytes=header.file_nbytes,
                 digest=header.digest,
@@ -139,23 +151,25 @@ class Memory:
             for root in ((self._disk,) if tier is Tier.DISK else self._roots)
             for folder in sorted(root.glob(f"{name}/*"))
             if saved is None or folder.name == saved[0]
-            for _, header in buffers.inventory(folder)
+            for _, header in _inventory(folder)
             if saved is None or header.step == saved[1]
         )
 
     def find(
-        self, job: str, rank: int, step: int, saved_by: int = 0
+        self, job: str, rank: int, step: int, saved_by: int = 0, *, without: Collection[Path] = ()
     ) -> tuple[Path, buffers.ShardHeader] | None:
         """Return the shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
 
         ``saved_by`` 0: of the newest epoch that has one. Of a step that was saved more than once the last save: an
-        earlier one was not common.
+        earlier one was not common. ``without``: files that are left out.
         """
         found = [
             (header.epoch, header.number, order, path, header)
             for order, folder in enumerate((self.disk(job), self.peer(job), self.own(job)))
-            for path, header in buffers.inventory(folder)
-            if (header.rank, header.step) == (rank, step) and saved_by in (0, header.epoch)
+            for path, header in _inventory(folder)
+            if (header.rank, header.step) == (rank, step)
+            and saved_by in (0, header.epoch)
+            and path not in without
         ]
         if not found:
             return None
@@ -171,7 +185,7 @@ class Memory:
         if (found := self.find(job, rank, step, saved_by)) is None:
             has = sorted(shard.step for shard in self.shards() if (shard.job, shard.rank) == (job, rank))
             raise CheckpointError(
-                f"machine {self._machine}: no shard of job {job!r} rank {rank} at step {step} "
+                f"machine {self.machine}: no shard of job {job!r} rank {rank} at step {step} "
                 f"(has steps {has}). Fetch it first, or restore an older step or from S3."
             )
         return found
@@ -195,24 +209,32 @@ class Memory:
         return known[1]
 
     def require_whole(
-        self, job: str, rank: int, step: int, saved_by: int = 0
+        self, job: str, rank: int, step: int, saved_by: int = 0, damaged: list[str] | None = None
     ) -> tuple[Path, buffers.ShardHeader]:
         """Do the same as :meth:`require`, and verify every byte. Discard a damaged shard and try the next one.
+
+        What was damaged is added to ``damaged``, whether or not another one is whole.
 
         Raises:
             DamagedError: all that were here are damaged; names them.
             CheckpointError: there was none.
         """
-        damaged: list[str] = []
-        while (found := self.find(job, rank, step, saved_by)) is not None:
+        refused: list[str] = []
+        paths: set[Path] = set()
+        while (found := self.find(job, rank, step, saved_by, without=paths)) is not None:
+            path = found[0]
             try:
-                return found[0], buffers.verify(found[0])
-            except CheckpointError as error:
-                buffers.discard(found[0])
-                tier = next(tier for tier, name in _FOLDERS.items() if found[0].parent.parent.name == name)
-                damaged.append(f"job {job!r} step {step} rank {rank} ({tier} of {self._machine}): {error}")
-        if damaged:
-            raise DamagedError("; ".join(damaged))
+                return path, buffers.verify(path)
+            except (CheckpointError, OSError) as error:  # a disk may fail to read what it took
+                paths.add(path)
+                tier = next(tier for tier, name in _FOLDERS.items() if path.parent.parent.name == name)
+                refused.append(f"job {job!r} step {step} rank {rank} ({tier} of {self.machine}): {error}")
+                if damaged is not None:
+                    damaged.append(refused[-1])
+                with contextlib.suppress(OSError):  # on a file system that is read-only by now
+                    buffers.discard(path)
+        if refused:
+            raise DamagedError("; ".join(refused))
         return self.require(job, rank, step, saved_by)
 
     def resume_after(self, job: str, step: int) -> None:

@@ -27,5 +27,7 @@ class Restored:
     """Whether this rank reads it by itself, while others have their shards."""
     store: Mapping[str, str] = field(default_factory=dict)
     """Settings with which to reach S3."""
+    passed_over: tuple[str, ...] = ()
+    """Cheaper sources that were refused, each with its reason: they had been planned, or were found damaged."""
     start_from: Mapping[str, Any] | None = None
     """The source of a job that has no state of its own (:class:`.StartFrom`)."""

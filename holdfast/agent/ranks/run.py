@@ -88,6 +88,8 @@ class Run:
         """Ranks that have a new process though that of the epoch before was kept, and why."""
         self.lost: dict[int, Watched] = {}
         """Processes that were killed at the order to leave, or to begin this epoch: their end is no longer expected."""
+        self._passed_over: dict[int, tuple[str, ...]] = {}
+        """Ranks whose state comes from another source than was planned, and why."""
         self._inherited: dict[int, tuple[Watched, str]] = {}
         self._interface = ""
         """For gloo, where it finds none that other machines reach."""
@@ -211,6 +213,8 @@ class Run:
 
     def hand_over(self, rank: int, restored: Restored) -> None:
         """Write a waiting rank the ticket with its state's place."""
+        if restored.passed_over:
+            self._passed_over[rank] = restored.passed_over
         hand(self._ticket_path(rank), asdict(restored))
 
     async def stop(
@@ -343,7 +347,9 @@ class Run:
     def _state(self, process: Watched) -> RankState:
         assert self.board is not None
         rank = process.rank
-        return rank_report.state(process, self.board.rows[rank], self.log(rank), self.why_new.get(rank, ""))
+        found = rank_report.state(process, self.board.rows[rank], self.log(rank), self.why_new.get(rank, ""))
+        passed_over = self._passed_over.get(rank)
+        return found.model_copy(update={"passed_over": passed_over}) if passed_over else found
 
     def _control_path(self, rank: int) -> str:
         return f"{self._controls}{rank}"

@@ -8,6 +8,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.client import AgentClient
 from holdfast.agent.ranks.restored import Restored
-from holdfast.errors import CheckpointError, HoldfastError, UnavailableError, UnknownError
+from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnavailableError, UnknownError
 from holdfast.models.agent import Start
 from holdfast.models.checkpoint import RestoreOrder, Tier
 from holdfast.secret import Keys, keys
@@ -151,6 +152,7 @@ class Staging:
         return Restored(
             order.step,
             Tier.MEMORY.value,
+            passed_over=tuple(each for one in found for each in one.passed_over),
             paths=tuple(each.path for each in found),
             epoch=order.epoch,
             key=order.key,
@@ -173,28 +175,45 @@ class Staging:
 
     async def _shard(self, start: Start, shard: int) -> Restored:
         """Return where the shard that rank ``shard`` saved is, or a rank that resumes as ``shard`` finds its state."""
-        order, job = start.restore, base_job(start.job)
         refused: list[str] = []
+        found = await self._from_sources(start, shard, refused)
+        for each in refused:
+            _log.warning("state of rank %d, not from the cheapest source: %s", shard, each)
+        return replace(found, passed_over=tuple(refused))
+
+    async def _from_sources(self, start: Start, shard: int, refused: list[str]) -> Restored:
+        """Return what the first whole source gives; add to ``refused`` those before it.
+
+        Raises:
+            CheckpointError: there is none; names all.
+        """
+        order, job = start.restore, base_job(start.job)
         async with self._locks[f"shard {job} {shard}"]:
+            lacking = ""
             try:
-                return await self._here(job, shard, order)
+                return await self._here(job, shard, order, refused)
+            except DamagedError:
+                pass  # each is among the refused
             except CheckpointError as error:
-                refused.append(str(error))
-            for source in (each for each in (*order.sources, *order.fallbacks) if each.rank == shard):
+                lacking = str(error)
+            here = self._memory.machine
+            planned = (each for each in (*order.sources, *order.fallbacks) if each.rank == shard)
+            for source in (each for each in planned if each.machine != here):
                 try:
                     if source.tier is Tier.S3:
                         return self._in_store(start, alone=True)
                     if source.address:
                         await self._pull(job, shard, start, source.address)
-                        return await self._here(job, shard, order)
+                        return await self._here(job, shard, order, refused)
                 except (CheckpointError, UnavailableError) as error:
                     refused.append(
                         f"job {job!r} step {order.step} rank {shard} ({source.tier} of {source.machine}): {error}"
                     )
-        raise CheckpointError("; ".join(refused))
+        raise CheckpointError("; ".join([lacking, *refused] if lacking else refused))
 
-    async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
-        path, header = await asyncio.to_thread(self._memory.require_whole, job, rank, order.step, order.epoch)
+    async def _here(self, job: str, rank: int, order: RestoreOrder, damaged: list[str]) -> Restored:
+        which = (job, rank, order.step, order.epoch)
+        path, header = await asyncio.to_thread(self._memory.require_whole, *which, damaged)
         # A rank whose shard lacks something (its code has another layout now) may have to read the step from S3.
         store = self._store if order.key else {}
         return Restored(header.step, Tier.MEMORY.value, path=str(path), key=order.key, job=job, store=store)

@@ -65,6 +65,8 @@ class RankState(Frozen):
     """It has a Session, which reports steps: something was reported in this epoch."""
     log_at: Finite | None = None
     """When something was last written to its log; None: not known."""
+    passed_over: tuple[str, ...] = ()
+    """Sources of its state that were refused before one was whole, each with its reason."""
     damaged: str = ""
     """Why it could not load the state that it was to resume from, when that is how it ended."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.checkpoints.memory import Memory, base_job
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import FirstTier, Tier
 from holdfast.storage.checkpoints.save import buffers, slot_files
 from tests.agent.shards import write_shard
@@ -169,3 +169,34 @@ def test_memory_of_a_freed_copy_is_not_held_by_its_mapping(memory: Memory) -> No
     mapped = memory.mapped(stray, stray.stat().st_size)
     assert memory.drop_strays("toy", 2, 2, (1,), ()) == [stray]
     assert memory.mapped(stray, 4096) is not mapped
+
+
+def test_a_file_under_another_ones_name_is_no_copy(memory: Memory) -> None:
+    """Copied by hand from another job's folder, or from another rank's name: whole, and not what it is called."""
+    for folder in (memory.own("toy"), memory.peer("toy"), memory.disk("toy")):
+        write_shard(folder, rank=0, step=3, job="other")
+        write_shard(folder, rank=1, step=3)
+        (folder / "r1-a.shard").rename(folder / "r2-a.shard")
+    assert memory.shards() == ()
+    assert [memory.find("toy", rank, 3) for rank in range(3)] == [None] * 3
+
+
+def test_a_damaged_shard_that_cannot_be_discarded_is_left_out(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that became read-only: the next copy is taken, and the search ends."""
+    path = write_shard(memory.own("toy"), step=3)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+    def refused(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(buffers, "discard", refused)
+    damaged: list[str] = []
+    with pytest.raises(DamagedError, match=r"memory of m0\): .*bytes changed"):
+        memory.require_whole("toy", 0, 3)
+    kept = write_shard(memory.disk("toy"), step=3)
+    assert memory.require_whole("toy", 0, 3, 0, damaged)[0] == kept
+    assert len(damaged) == 1

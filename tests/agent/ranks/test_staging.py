@@ -102,7 +102,20 @@ def test_the_shard_that_is_here_is_taken(machines: list[Machine], tmp_path: Path
     home, other, _ = machines
     path = write_shard(home.memory.own("toy"), 0, 4)
     other.port.close()
-    assert restored(home, tmp_path, other.source(Tier.PEER)).path == str(path)
+    found = restored(home, tmp_path, other.source(Tier.PEER))
+    assert (found.path, found.passed_over) == (str(path), ())
+
+
+def test_of_two_copies_here_the_damaged_one_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    """The one on the disk is whole, and nobody else is asked."""
+    home = machines[0]
+    flip(write_shard(home.memory.own("toy"), 0, 4))
+    path = write_shard(home.memory.disk("toy"), 0, 4)
+    found = restored(home, tmp_path)
+    assert found.path == str(path)
+    assert [each.partition(":")[0] for each in found.passed_over] == [
+        "job 'toy' step 4 rank 0 (memory of m0)"
+    ]
 
 
 def test_one_flipped_byte_in_own_memory_is_refused_and_the_peer_has_it(
@@ -115,6 +128,9 @@ def test_one_flipped_byte_in_own_memory_is_refused_and_the_peer_has_it(
     found = restored(home, tmp_path, home.source(Tier.MEMORY), other.source(Tier.PEER))
     assert buffers.verify(Path(found.path)).step == 4
     assert Path(found.path).parent == home.memory.own("toy")
+    [refused] = found.passed_over
+    assert refused.startswith("job 'toy' step 4 rank 0 (memory of m0): shard of rank 0 at step 4")
+    assert "bytes changed after it was saved" in refused
 
 
 def test_one_flipped_byte_on_the_peer_takes_the_next_source(machines: list[Machine], tmp_path: Path) -> None:
@@ -124,6 +140,7 @@ def test_one_flipped_byte_on_the_peer_takes_the_next_source(machines: list[Machi
     write_shard(third.memory.own("toy"), 0, 4)
     found = restored(home, tmp_path, other.source(Tier.PEER), third.source(Tier.MEMORY))
     assert buffers.verify(Path(found.path)).step == 4
+    assert [each.partition(":")[0] for each in found.passed_over] == ["job 'toy' step 4 rank 0 (peer of m1)"]
     assert other.steps() == set()
     assert third.steps() == {4}
 
