@@ -65,7 +65,7 @@ async def _up(case: RecoveryContext) -> Launched:
                 f"look at these, then `holdfast resume {case.job} --step N`, or send a code update"
             )
         launched = await start(case, after=launched.epoch)
-    passed_over = _passed_over(case, launched.epoch)
+    passed_over = (*launched.passed_over, *_passed_over(case, launched.epoch))
     return launched.model_copy(update={"unloadable": (*doubt, *unloadable), "passed_over": passed_over})
 
 

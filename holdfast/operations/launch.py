@@ -58,7 +58,7 @@ class Launched(Frozen):
     unloadable: tuple[str, ...] = ()
     """Newer states that the ranks could not load, and doubts about the one that was taken, in words."""
     passed_over: tuple[str, ...] = ()
-    """Cheaper sources of ranks' state that were refused, in words: what lay there was damaged, or did not come."""
+    """Newer states, and cheaper sources of this one, that were refused: damaged, or they did not come; in words."""
     kept: int = 0
     """Ranks that went on in their process."""
     ranks: int = 0
@@ -69,11 +69,7 @@ class Launched(Frozen):
         why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
         kept = f", {self.kept} of {self.ranks} ranks in their processes" if self.kept else ""
         more = f" (and {len(self.passed_over) - 1} more)" if len(self.passed_over) > 1 else ""
-        passed = (
-            [f"refused, another copy was taken: {self.passed_over[0][:300]}{more}"]
-            if self.passed_over
-            else []
-        )
+        passed = [f"refused: {self.passed_over[0][:300]}{more}"] if self.passed_over else []
         told = [*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}", *passed]
         return "; ".join(told)
 
@@ -140,7 +136,7 @@ async def launch(
     new = _is_new(ledger, job) and (choice is None or not job.machines)
     while True:
         try:
-            return await _launch(
+            launched = await _launch(
                 ctx,
                 ledger,
                 job_name,
@@ -153,6 +149,7 @@ async def launch(
                 left=leaving,
                 ended_at=job.done_at,
             )
+            return launched.model_copy(update={"passed_over": tuple(refused)})
         except AheadError as error:
             _log.warning("%s; ranks are forked as ever", error)
             ahead = settled = None

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import AheadError, RefusedError, SilentError, UnavailableError, UnknownError
+from holdfast.errors import (
+    AheadError,
+    CheckpointError,
+    RefusedError,
+    SilentError,
+    UnavailableError,
+    UnknownError,
+)
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import Shard, Tier
@@ -130,6 +137,8 @@ class ScriptedAgent:
             for owner, tier in held.items()
             for rank in range(machines.index(owner) * per, (machines.index(owner) + 1) * per)
             for step in (self._world.step - 10, self._world.step)
+            if step not in self._world.not_brought
+            or not any(told == "start" for told, _ in self._world.commands)
         )
 
     async def fence(self, command: wire.Fence) -> list[int]:
@@ -156,6 +165,8 @@ class ScriptedAgent:
         waits = self._world.waiting.pop(self._machine.name, None)
         if command.ahead and (waits is None or waits.epoch != command.epoch):
             raise AheadError(f"job {command.job!r} epoch {command.epoch}: its ranks were not started ahead")
+        if why := self._world.not_brought.get(command.restore.step):
+            raise CheckpointError(why)
         if command.replay is None:
             self._world.started[self._machine.name] = command
         else:

@@ -82,6 +82,8 @@ class World:
     """Steps whose state no rank can load."""
     damaged_copies: dict[int, str] = field(default_factory=dict)
     """Rank -> what its agent found wrong in the source that it was to take its state from; the next one is whole."""
+    not_brought: dict[int, str] = field(default_factory=dict)
+    """Step -> why no source of some rank's state of it is whole: no machine starts from it."""
     memory_lost: bool = False
     """No machine holds a shard any more."""
     in_s3: list[int] = field(default_factory=list)

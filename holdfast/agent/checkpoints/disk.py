@@ -16,6 +16,7 @@ from holdfast.agent.ranks.run import Run
 from holdfast.errors import CheckpointError
 from holdfast.models.setback import Place
 from holdfast.storage.checkpoints.save import buffers, slot_files
+from holdfast.storage.checkpoints.save.odd_files import make_way
 
 _log = logging.getLogger(__name__)
 
@@ -95,13 +96,14 @@ def write(shard: Path, header: buffers.ShardHeader, folder: Path, limit_nbytes: 
     if _held(folder, header):
         return buffers.slot_to_overwrite(folder, header.rank)
     target = buffers.slot_to_overwrite(folder, header.rank)
-    others = sum(path.stat().st_size for path in folder.parent.glob("*/*.shard") if path != target)
+    others = sum(path.lstat().st_size for path in folder.parent.glob("*/*.shard") if path != target)
     if others + header.file_nbytes > limit_nbytes:
         raise CheckpointError(
             f"shard of job {header.job!r} rank {header.rank} step {header.step}: {header.file_nbytes} bytes more than "
             f"the {others} that are there exceed HOLDFAST_DISK_MIB ({limit_nbytes >> 20} MiB)"
         )
     fresh = target.with_suffix(".part")
+    make_way(target)
     try:
         _copy(shard, fresh, header.file_nbytes)
         if buffers.read_header(fresh) != header or buffers.read_header(shard) != header:

@@ -139,7 +139,6 @@ def header_of(raw: Any, job: str) -> buffers.ShardHeader:
         header = buffers.ShardHeader.model_validate(raw)
     except ValueError as error:
         raise errors.CheckpointError(f"shard header is malformed: {error}") from None
-    ends = (header.meta_offset + header.meta_nbytes, header.payload_offset + header.payload_nbytes)
-    if header.job != job or header.rank < 0 or header.file_nbytes < max(buffers.HEADER_BYTES, *ends):
+    if header.job != job or header.rank < 0 or not header.is_laid_out:
         raise errors.CheckpointError(f"shard header does not describe a shard of job {job!r}: {header}")
     return header

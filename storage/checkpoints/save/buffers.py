@@ -76,6 +76,14 @@ class ShardHeader(Frozen):
     """Of tensors that are saved once for several ranks: a hash for each set of such ranks, 0 where this is none of
     them. All that have one have the same, or the shards are no checkpoint together."""
 
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether metadata and payload lie one behind the other in a file of this size."""
+        ends = (self.meta_offset + self.meta_nbytes, self.payload_offset + self.payload_nbytes)
+        starts = self.meta_offset >= HEADER_BYTES and ends[0] <= self.payload_offset
+        sizes = self.meta_nbytes >= 0 and 0 <= self.owned_nbytes <= self.payload_nbytes
+        return starts and sizes and ends[1] <= self.file_nbytes
+
 
 def shard_path(folder: Path, rank: int, slot: str) -> Path:
     """Path of one slot of ``rank`` in ``folder``."""
@@ -128,9 +136,10 @@ def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
     if xxhash.xxh3_64_intdigest(text) != checksum:
         return None
     try:
-        return ShardHeader.model_validate_json(text)
+        header = ShardHeader.model_validate_json(text)
     except ValidationError:
         return None
+    return header if header.is_laid_out else None
 
 
 class SeenHeader:

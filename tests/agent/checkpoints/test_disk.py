@@ -62,6 +62,17 @@ def test_a_copy_again_writes_nothing(memory: Memory) -> None:
     assert {each: each.stat().st_mtime_ns for each in memory.disk("toy").iterdir()} == before
 
 
+def test_what_is_no_shard_makes_way(memory: Memory) -> None:
+    """A folder in its place, and a link that leads nowhere: the copy is there, and so is the next."""
+    folder = memory.disk("toy")
+    folder.mkdir(parents=True)
+    buffers.shard_path(folder, 0, "a").mkdir()
+    buffers.shard_path(folder, 0, "b").symlink_to("nowhere")
+    for step in (1, 2):
+        copy(memory, step)
+    assert [shard.step for shard in memory.shards() if shard.tier is Tier.DISK] == [1, 2]
+
+
 def test_the_limit_holds_over_all_jobs_and_ranks(memory: Memory) -> None:
     """What does not fit is refused with the setting's name; what is there stays."""
     copy(memory, 1, size=10_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +182,30 @@ def test_only_what_is_there_is_lent(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no longer holds step 5"):
         slot_files.lend(path, 5, tmp_path / "loan")
     assert not (tmp_path / "loan").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"payload_nbytes": 10**12},
+        {"payload_nbytes": -1},
+        {"owned_nbytes": 1001},
+        {"meta_offset": -5},
+        {"meta_offset": 64},
+        {"meta_nbytes": 129},
+        {"meta_nbytes": -100},
+        {"payload_offset": 2**63},
+        {"file_nbytes": -1},
+    ],
+)
+def test_a_header_whose_parts_do_not_lie_in_the_file_describes_no_shard(
+    tmp_path: Path, wrong: dict[str, int]
+) -> None:
+    """Whoever plans by its sizes would ask for a terabyte, and the machine would be taken for full."""
+    path = write(tmp_path, 7)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as buf:
+        found = buffers.parse_header(buf)
+        assert found is not None
+        buffers.commit(buf, found.model_copy(update=wrong))
+        assert buffers.parse_header(buf) is None
+    assert buffers.inventory(tmp_path) == []
