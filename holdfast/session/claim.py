@@ -7,7 +7,9 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakMethod, WeakSet
 
 from holdfast import private
 from holdfast.agent import wire
@@ -35,17 +37,48 @@ class Claim:
         except OSError as error:
             if error.errno not in {errno.EACCES, errno.EAGAIN}:
                 return  # a file system without locks
-            raise SettingsError(
-                f"rank {rank} has a Session already, in {_name(self._holder())}: that process reports and saves the "
-                f"rank, and the Session of this one (process {os.getpid()}) does nothing. Start it without "
-                f"{wire.ENV_SOCKET} in its environment, or make one Session per rank."
-            ) from None
+            advice = f"Start it without {wire.ENV_SOCKET} in its environment, or make one Session per rank."
+            raise taken(rank, self._holder(), advice) from None
 
     def _holder(self) -> int:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         with contextlib.suppress(OSError):
             return int(_FLOCK.unpack(fcntl.fcntl(self._file, fcntl.F_GETLK, asked))[4])
         return 0
+
+
+def taken(rank: int, holder: int, advice: str) -> SettingsError:
+    """Return the error of a process that is not the rank."""
+    return SettingsError(
+        f"rank {rank} has a Session already, in {_name(holder)}: that process reports and saves the rank, and the "
+        f"Session of this one (process {os.getpid()}) does nothing. {advice}"
+    )
+
+
+_notices: WeakSet[Notice] = WeakSet()
+
+
+class Notice:
+    """Reports to one Session that it is in a child of the rank's process, which is not the rank."""
+
+    def __init__(self, rank: int, tell: Callable[[SettingsError], None]) -> None:
+        self._rank, self._pid = rank, os.getpid()
+        self._tell = WeakMethod(tell)
+        _notices.add(self)
+
+    def give(self) -> None:
+        """Report it, in the child."""
+        if (tell := self._tell()) is not None:
+            advice = "Make the model's copy in it, and leave steps and saves to the rank."
+            tell(taken(self._rank, self._pid, advice))
+
+
+def _forked() -> None:
+    for each in list(_notices):
+        each.give()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _name(pid: int) -> str:

@@ -19,7 +19,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
-from holdfast.session.claim import Claim
+from holdfast.session.claim import Claim, Notice
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
 from holdfast.session.keep import live
@@ -74,6 +74,11 @@ class Session:
         self._at_boundary = False
         self._asked = False
         self._stepped = time.perf_counter()
+        self._notice = Notice(context.rank, self._stand_by) if context else None
+
+    def _stand_by(self, why: SettingsError) -> None:
+        """Report and save nothing from now on, but answer as ever what a data loader's worker asks."""
+        self._bystander, self._reporter, self._phases.reporter = why, None, None
 
     def _claimed(self, context: RankContext | None) -> RankContext | None:
         """Return the context; None where another process is the rank."""
@@ -270,16 +275,16 @@ class Session:
         of your own, ``tensor.data``, ``load_state_dict`` in the middle of training). Cheap when there is no copy.
         A copy from a GPU has ended when this returns: the change may be in any stream.
         """
-        if self._context:
+        if self._context and not self._bystander:
             self._saver.finish()
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""
-        return self._saver.flush(timeout_s) if self._context else True
+        return self._saver.flush(timeout_s) if self._context and not self._bystander else True
 
     def close(self, timeout_s: float) -> bool:
         """Give up all saves: the epoch is over (:func:`holdfast.run`). Return whether nothing is written any more."""
-        return self._saver.close(timeout_s) if self._context else True
+        return self._saver.close(timeout_s) if self._context and not self._bystander else True
 
     def skips(self, step: SupportsIndex) -> bool:
         """Return whether the script passes over the data of ``step``: the job failed at it repeatedly.

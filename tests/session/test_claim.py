@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 
 import pytest
 
+from holdfast.errors import SettingsError
 from holdfast.session import Session
 from tests.session.conftest import MakeAgent
 
@@ -65,3 +68,38 @@ def test_a_process_has_as_many_sessions_as_it_makes(make_agent: MakeAgent) -> No
     assert _second(agent.environ(0)).splitlines()[0] == "active"
     environ = agent.environ(0)
     assert [Session(environ).restore({}) for _ in range(2)] == [0, 0]
+
+
+def _inherit(session: Session, told: Connection) -> None:
+    """Act as a process that a script forks: an evaluation, a data loader's worker."""
+    session.step(999, loss=float("nan"))
+    with session.phase("eval"):
+        pass
+    session.wait()
+    said = [str(session.flush(0.0)), str(session.skips(1)), str(session.share(1, 4).samples)]
+    for act in (lambda: session.restore({}), lambda: session.checkpoint({})):
+        try:
+            act()
+        except SettingsError as error:
+            said.append(str(error))
+    told.send(said)
+
+
+def test_a_fork_that_inherits_the_session_is_not_the_rank(make_agent: MakeAgent) -> None:
+    """A child's step 999 and its NaN were the rank's own; what a loader's worker asks has the rank's answers."""
+    agent = make_agent()
+    session = Session(agent.environ(0))
+    session.restore({})
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_inherit, args=(session, theirs))
+    child.start()
+    assert ours.poll(60.0)
+    *answers, restore, checkpoint = ours.recv()
+    child.join()
+    assert answers == ["True", "False", str(session.share(1, 4).samples)]
+    for refused in (restore, checkpoint):
+        assert f"rank 0 has a Session already, in process {os.getpid()}" in refused
+    session.step(1, loss=1.0)
+    agent.wait_for(lambda: agent.of("step"))
+    assert [each["step"] for each in agent.of("step")] == [1]
+    assert agent.of("activity") == []
