@@ -55,10 +55,10 @@ def taken(rank: int, holder: int, advice: str) -> SettingsError:
     )
 
 
-_notices: WeakSet[Notice] = WeakSet()
+_notices: WeakSet[ForkNotice] = WeakSet()
 
 
-class Notice:
+class ForkNotice:
     """Reports to one Session that it is in a child of the rank's process, which is not the rank."""
 
     def __init__(self, rank: int, tell: Callable[[SettingsError], None]) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.calls import Calls
-from holdfast.session.claim import Claim, Notice
+from holdfast.session.claim import Claim, ForkNotice
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
 from holdfast.session.keep import live
@@ -74,7 +74,7 @@ class Session:
         self._at_boundary = False
         self._asked = False
         self._stepped = time.perf_counter()
-        self._notice = Notice(context.rank, self._stand_by) if context else None
+        self._notice = ForkNotice(context.rank, self._stand_by) if context else None
 
     def _stand_by(self, why: SettingsError) -> None:
         """Report and save nothing from now on, but answer as ever what a data loader's worker asks."""

@@ -228,7 +228,7 @@ class RankTable:
             handler(row, message)
 
     def _on_step(self, row: RankStatus, message: dict[str, Any]) -> None:
-        row.step, row.step_at = _step(message["step"]), _time(message["at"])
+        row.step, row.step_at = _step(message["step"]), _since(row.step_at, _time(message["at"]))
         row.steps_done += 1
         row.activity = ""
         row.paused = False  # the report that it was let go may be lost, and is sent once
@@ -346,6 +346,16 @@ def _step(told: Any) -> int:
     if not 0 <= step <= MOST_STEPS:
         raise ValueError(f"step {step}: expected 0 to {MOST_STEPS}")
     return step
+
+
+def _since(before: float, at: float) -> float:
+    """Return when a step was made: ``at``, by the rank's clock, unless that cannot be; then it is now.
+
+    A report may be read late, so its own time is the better one. But a script may stop or move its clock (a test
+    double, a preloaded library), and would be taken for hanging since then.
+    """
+    now = time.time()
+    return at if before <= at <= now else now
 
 
 def _time(told: Any) -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from functools import partial
@@ -51,6 +52,13 @@ class Heard:
 Say = Callable[..., None]
 
 
+def _begun_long_ago(table: RankTable) -> RankTable:
+    """Times of steps are small numbers here."""
+    for row in table.rows.values():
+        row.step_at = 0.0
+    return table
+
+
 @pytest.fixture
 async def heard() -> Heard:
     return Heard()
@@ -58,7 +66,7 @@ async def heard() -> Heard:
 
 @pytest.fixture
 async def board(tmp_path: Path, heard: Heard) -> AsyncIterator[RankTable]:
-    made = RankTable(tmp_path / "s", 3, (2, 5), heard)
+    made = _begun_long_ago(RankTable(tmp_path / "s", 3, (2, 5), heard))
     yield made
     made.close()
 
@@ -120,7 +128,7 @@ async def test_a_rank_that_never_spoke_reports_no_steps(board: RankTable, say: S
 
 async def test_marks_follow_rank_0(tmp_path: Path, heard: Heard) -> None:
     """One mark per step of the job, kept until they were delivered."""
-    with closing(RankTable(tmp_path / "s", 3, (5, 0), heard)) as board:
+    with closing(_begun_long_ago(RankTable(tmp_path / "s", 3, (5, 0), heard))) as board:
         for step in (11, 12):
             for rank in (5, 0):
                 _say(board, "step", rank, step=step, at=float(step), s=0.1)
@@ -256,3 +264,17 @@ async def test_phases_and_utilisation_are_in_the_state(board: RankTable, say: Sa
     state = board.rows[2].state(1, None, 0.0, "R", False)
     assert state.mfu is None
     assert len(state.phases) <= 32
+
+
+@pytest.mark.parametrize("clock", [1e9, 4e9], ids=["stopped", "ahead"])
+async def test_a_rank_with_a_clock_of_its_own_makes_its_steps_when_they_are_reported(
+    tmp_path: Path, heard: Heard, clock: float
+) -> None:
+    """A script that replaces ``time.time`` was taken for hanging since then, or for never."""
+    began = time.time()
+    with closing(RankTable(tmp_path / "s", 3, (0,), heard)) as table:
+        for step in (7, 8):
+            _say(table, "step", 0, step=step, at=clock, s=0.1)
+            table.drain()
+        assert began <= table.rows[0].step_at <= time.time()
+        assert [began <= mark.at <= time.time() for mark in table.marks] == [True, True]
