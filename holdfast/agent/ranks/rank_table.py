@@ -355,7 +355,7 @@ def _since(before: float, at: float) -> float:
     double, a preloaded library), and would be taken for hanging since then.
     """
     now = time.time()
-    return at if before <= at <= now else now
+    return at if before < at <= now else now
 
 
 def _time(told: Any) -> float:

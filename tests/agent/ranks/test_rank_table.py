@@ -278,3 +278,11 @@ async def test_a_rank_with_a_clock_of_its_own_makes_its_steps_when_they_are_repo
             table.drain()
         assert began <= table.rows[0].step_at <= time.time()
         assert [began <= mark.at <= time.time() for mark in table.marks] == [True, True]
+
+
+async def test_a_clock_that_stopped_a_moment_ago_is_not_believed_twice(board: RankTable, say: Say) -> None:
+    """Two steps are not made at one time."""
+    stopped_at = time.time() - 0.01
+    for step in (1, 2):
+        say("step", 2, step=step, at=stopped_at, s=0.1)
+    assert board.rows[2].step_at > stopped_at
