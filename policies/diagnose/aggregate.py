@@ -20,7 +20,14 @@ from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose import ended_parts
 from holdfast.policies.diagnose.groups import ParallelGroup, groups, slots
-from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, in_checkpoint, stopped
+from holdfast.policies.diagnose.stacks import (
+    StackGroup,
+    group_children,
+    group_ranks,
+    in_checkpoint,
+    stopped,
+    traced,
+)
 from holdfast.policies.join_names import join_names
 
 
@@ -86,7 +93,7 @@ def aggregate(
     ended = ended_parts.by_rank(own)
     told = ended_parts.in_words(ended)
     script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
-    excuse = "" if answer.sure else ended_parts.excuse(answer.outliers, ended)
+    excuse = "" if answer.sure else _held(answer.outliers, own) or ended_parts.excuse(answer.outliers, ended)
     reasons = (*answer.reasons, *told)
     return answer.model_copy(update={"script": script, "excuse": excuse, "reasons": reasons})
 
@@ -120,6 +127,16 @@ def _apart_in_checkpoint(stacks: Sequence[StackDump]) -> str:
     return (
         f"ranks {join_names(inside)} wait in Session.checkpoint() until ranks {join_names(outside)} call it too: "
         "every rank has to make every call of it"
+    )
+
+
+def _held(outliers: Collection[int], stacks: Sequence[StackDump]) -> str:
+    """Return that the outliers are held by a debugger; empty: there is none that holds all of them."""
+    if not outliers or not traced(stacks).issuperset(outliers):
+        return ""
+    are = "ranks {} are" if len(outliers) > 1 else "rank {} is"
+    return (
+        f"{are.format(join_names(outliers))} held by a debugger (state t): no machine is at fault; detach it"
     )
 
 

@@ -65,6 +65,12 @@ def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:
     return tuple(sorted({d.rank for d in stacks if d.rank is not None and d.process_state[:1] == "T"}))
 
 
+def traced(stacks: Iterable[StackDump]) -> frozenset[int]:
+    """Return the ranks that a debugger or tracer holds (state t), a person's doing."""
+    held = (d.rank for d in stacks if d.rank is not None and not d.child and d.process_state[:1] == "t")
+    return frozenset(held)
+
+
 def in_checkpoint(stacks: Iterable[StackDump]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ranks that wait for all others to agree on a save, and those that do something else."""
     mains = {

@@ -349,6 +349,16 @@ def test_a_rank_whose_thread_ended_is_excused() -> None:
     assert answer.excuse.startswith("thread reader 2 of rank 2 ended by ValueError: bad record (data.py:31)")
 
 
+def test_a_rank_in_a_debugger_accuses_no_machine() -> None:
+    """A second look with gdb on the same day cost the machine."""
+    stacks = [dump(r, SLEEP if r == 2 else WAIT, process_state="t" if r == 2 else "S") for r in range(8)]
+    answer = found(stacks)
+    assert answer.outliers == (2,)
+    assert answer.excuse == "rank 2 is held by a debugger (state t): no machine is at fault; detach it"
+    beside = [dump(r, SLEEP if r in (2, 3) else WAIT, process_state="t" if r == 2 else "S") for r in range(8)]
+    assert (found(beside).outliers, found(beside).excuse) == ((2, 3), "")
+
+
 @pytest.mark.parametrize(
     ("where", "own", "stopped"),
     [((3,), True, False), ((), True, False), ((2,), False, False), ((2,), True, True)],
