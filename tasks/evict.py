@@ -13,7 +13,7 @@ from prefect.runtime import task_run
 
 from holdfast.models.alert import IncidentClass
 from holdfast.models.history import AGAIN, Action, ActionState, machine_of
-from holdfast.models.machine import Scope
+from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import evict as evicting
 from holdfast.operations.fence import fence
 from holdfast.policies.classify import sure_signs
@@ -109,9 +109,14 @@ def _own_reasons(case: RecoveryContext) -> dict[str, str]:
 
 
 def _new(case: RecoveryContext, machines: Sequence[str]) -> list[str]:
-    """Return those of ``machines`` that serve the job still, or again and are found bad in their present life."""
+    """Return those of ``machines`` that serve the job still, or again and are found bad in their present life.
+
+    One that a person took out of its place is out already: there is nothing to ask the breaker about.
+    """
     job, out = case.job_now(), returned.evicted(case)
-    new = [name for name in dict.fromkeys(machines) if name in job.machines]
+    begun = {machine_of(action.key) for action in case.ctx.ledger.actions(case.incident_id, "evict")}
+    gone = {each.name for each in case.machines_now() if each.state is MachineState.CORDONED}
+    new = [name for name in dict.fromkeys(machines) if name in job.machines and name not in gone - begun]
     return [name for name in new if name not in out or _failed_again(case, name, out[name])]
 
 
