@@ -1,9 +1,10 @@
 """Playbook: the job trains, slower than it did.
 
 While it trains, look at all stacks several times and vote for the parallel group that lags most often (ByteDance,
-arXiv 2509.16293). Only then hold it at a step boundary. When the stacks agree, a fixed product on every GPU and
-transfers on every link find a slow host (MegaScale). A machine that is slow is blocked for this job only; so is one
-whose ranks are slower than their peers again after a restart. A slow job is not stopped to ask: without an approval or
+arXiv 2509.16293). Only then hold it at a step boundary. A fixed product on every GPU and transfers on every link find a
+slow host (MegaScale); what they measure goes before the vote, as a rank also stands out that left a collective before
+the others did. A machine that is slow is blocked for this job only; so is one whose ranks are slower than their peers
+again after a restart. A slow job is not stopped to ask: without an approval or
 a standby it runs on. So it does where many machines explain the pace, or where a search a while ago found none.
 """
 
@@ -28,8 +29,7 @@ async def fail_slow(case: RecoveryContext) -> Recovered:
     await permitted(case, verdict.suspects)
     await hold_at_boundary(case)
     await pause(case)
-    if not verdict.suspects:
-        verdict = await diagnose(case)
+    verdict = await diagnose(case, voted=verdict)
     tried = await escalate(case, verdict, "evicted: slow")
 
     await evict(case, tried.verdict.suspects, "slow")

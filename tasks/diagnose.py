@@ -28,7 +28,9 @@ _MOST_LINES = 100
 """Findings, or lines of evidence, that a run logs of one look: each is sent to Prefect."""
 
 
-async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) -> Verdict:
+async def diagnose(
+    case: RecoveryContext, tiers: Sequence[Check] | None = None, *, voted: Verdict | None = None
+) -> Verdict:
     """Run the tiers in order until one names a culprit or time is up; return all findings together.
 
     A root cause that joins the incident meanwhile ends the search: it names the machine.
@@ -38,7 +40,13 @@ async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) 
     Args:
         case: the incident.
         tiers: instead of those of the class's ladder.
+        voted: from looks at the job while it trained; holds where the tiers find nothing.
     """
+    found = await _searched(case, tiers)
+    return found if voted is None else verdicts.measured(found, voted)
+
+
+async def _searched(case: RecoveryContext, tiers: Sequence[Check] | None) -> Verdict:
     policy, clock = case.ctx.policy, case.ctx.clock
     ladder = policy.ladder.of(case.incident_class)
     slow_factor = policy.diagnose.slow_factor if ladder.accuse_slow else None

@@ -143,7 +143,7 @@ class Recovery:
                 yield from self.job.resume(bound, self.judge.keeps_s(course.seen.incident_class))
 
     def _is_searched(self, course: _Course) -> bool:
-        return bool(self.judge.ladder(course.seen.incident_class).tiers) and not course.slow
+        return bool(self.judge.ladder(course.seen.incident_class).tiers)
 
     def _checked(self, course: _Course) -> set[str]:
         """Return the machines that stop-time checks find."""

@@ -20,6 +20,19 @@ NO_DOMAINS: domains.Domains = MappingProxyType({})
 DOMAIN_SHARE = 0.5
 
 
+def measured(checks: Verdict, voted: Verdict) -> Verdict:
+    """Return the verdict of checks and of a vote on stacks together: the vote's, where the checks find nothing.
+
+    Args:
+        checks: of a diagnosis with the job stopped.
+        voted: from looks at stacks while it trained.
+    """
+    if checks.suspects or checks.shared or not voted.suspects:
+        return checks
+    told = ("no check finds a slow machine", *checks.evidence)
+    return voted.model_copy(update={"findings": checks.findings, "evidence": (*voted.evidence, *told)})
+
+
 def judge(
     findings: Iterable[Finding],
     slow_factor: float | None = None,

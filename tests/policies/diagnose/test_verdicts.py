@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models.alert import Finding
-from holdfast.policies.diagnose.verdicts import in_words, judge
+from holdfast.models.alert import Finding, Verdict
+from holdfast.policies.diagnose.verdicts import in_words, judge, measured
 
 
 def ring(machines: int, bad: set[int], ok: bool = False) -> list[Finding]:
@@ -95,3 +95,17 @@ def test_one_bad_machine_in_a_ring_is_named(machines: int, data: st.DataObject) 
 def test_the_order_of_findings_does_not_matter(findings: list[Finding]) -> None:
     """Whoever answers first."""
     assert judge(findings).suspects == ("m2",)
+
+
+def test_what_checks_measure_goes_before_what_stacks_show() -> None:
+    """A rank that left a collective before the others did stands out as well."""
+    voted = Verdict(suspects=("m2",), confidence=0.8, evidence=("stood out in 5 looks: machine m2 4x",))
+    slow = Verdict(suspects=("m1",), confidence=0.9, evidence=("m1 is slow",))
+    shared = Verdict(shared=("switch leaf-1",), evidence=("switch leaf-1 suspected",))
+    quiet = Verdict(evidence=("all machines agree",))
+    assert measured(slow, voted) == slow
+    assert measured(shared, voted) == shared
+    assert measured(quiet, Verdict()) == quiet
+    kept = measured(quiet, voted)
+    assert (kept.suspects, kept.confidence) == (("m2",), 0.8)
+    assert kept.evidence == (*voted.evidence, "no check finds a slow machine", "all machines agree")
