@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class ScriptedMemory(Memory):
                 rank=rank,
                 step=step,
                 epoch=held.epoch,
-                machine=self._machine,
+                machine=self.machine,
                 tier=tier,
                 nbytes=2 << 30,
                 digest=f"{rank:08x}{step:024x}",
@@ -74,21 +74,21 @@ class ScriptedMemory(Memory):
         return told + super().shards(saved)
 
     def find(
-        self, job: str, rank: int, step: int, saved_by: int = 0
+        self, job: str, rank: int, step: int, saved_by: int = 0, *, without: Collection[Path] = ()
     ) -> tuple[Path, buffers.ShardHeader] | None:
         """As it says, a file."""
         for (name, tier), held in self.held.items():
             if name == job and held.has(rank, step, saved_by):
                 _write(self.own(job) if tier is Tier.MEMORY else self.peer(job), held, rank, step)
-        return super().find(job, rank, step, saved_by)
+        return super().find(job, rank, step, saved_by, without=without)
 
     def require_whole(
-        self, job: str, rank: int, step: int, saved_by: int = 0
+        self, job: str, rank: int, step: int, saved_by: int = 0, damaged: list[str] | None = None
     ) -> tuple[Path, buffers.ShardHeader]:
         """A rank's own shard is not read: it has no bytes."""
         if self.tells(job, rank, step, saved_by):
             return self.own(job) / "scripted", _header(self.held[job, Tier.MEMORY], rank, step)
-        return super().require_whole(job, rank, step, saved_by)
+        return super().require_whole(job, rank, step, saved_by, damaged)
 
     def tells(self, job: str, rank: int, step: int, saved_by: int) -> bool:
         """Whether it says that it holds a rank's own shard."""

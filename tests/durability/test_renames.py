@@ -19,6 +19,7 @@ SHORT_LIVED = {
     "holdfast/roles.py": "addresses of processes that run",
     "holdfast/inject/target.py": "a fault for processes that run",
     "storage/code/versions.py": "a checkout found broken, out of the way of a whole one",
+    "storage/checkpoints/save/odd_files.py": "a folder in the place of a shard, out of its way",
     "storage/checkpoints/save/slot_files.py": "an empty slot, before anything is saved in it",
     "storage/objects/landing.py": "a download; who keeps it syncs it with its folder",
     "deployments/local/pidfile.py": "the pid of a service that runs",
