@@ -10,6 +10,7 @@ Where machines, repeats or quiet are too few the verdict is "not known", which a
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -89,13 +90,16 @@ def slow(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> tupl
 def slow_links(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> set[str]:
     """Return all machines whose best transfer with another one is slow, however many they are.
 
-    They are compared with the better quarter: half of them may stand behind one switch.
+    They are compared with the better quarter: half of them may stand behind one switch. One that is far nearer to the
+    others than to the slowest is not among them: a transfer of a good link takes twice as long now and then.
     """
     groups, _ = _paces((finding for finding in findings if finding.peer is not None), limits)
     found: set[str] = set()
     for paces in groups.values():
         costs = sorted(pace.cost for pace in paces.values())
-        found |= _over(paces, costs[(len(costs) - 1) // 4], factor, limits)
+        usual = costs[(len(costs) - 1) // 4]
+        between = math.sqrt(usual * costs[-1])
+        found |= {name for name in _over(paces, usual, factor, limits) if paces[name].cost >= between}
     return found
 
 

@@ -72,6 +72,33 @@ def test_half_of_the_job_behind_a_slow_switch_is_told_as_well(repeats: int) -> N
     assert (verdict.suspects, verdict.shared) == ((), ("rack b",))
 
 
+def test_a_neighbour_whose_good_link_was_a_little_slow_makes_no_switch() -> None:
+    """As measured: m2 is slow with both of its neighbours; links of the others differ by the load of a host."""
+    paces = {
+        ("m0", "m1"): (265.8, 544.3),
+        ("m1", "m2"): (0.091, 0.146),
+        ("m2", "m3"): (0.062, 0.075),
+        ("m3", "m0"): (240.3, 217.5),
+    }
+    findings = [
+        Finding(
+            check="all_gather",
+            machine=one,
+            peer=other,
+            ok=True,
+            value=value,
+            unit="MB/s",
+            repeats=3,
+            kind="gloo",
+        )
+        for pair, values in paces.items()
+        for (one, other), value in zip((pair, pair[::-1]), values, strict=True)
+    ]
+    leaves = {"switch leaf-1": frozenset({"m0", "m1"}), "switch leaf-2": frozenset({"m2", "m3"})}
+    verdict = judge(findings, 1.5, shared=leaves)
+    assert (verdict.suspects, verdict.shared) == (("m2",), ())
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_one_bad_machine_of_a_switch_is_named(fails: bool) -> None:
     """Its neighbours pass with others."""
