@@ -64,6 +64,20 @@ async def test_a_record_that_was_lowered_holds_at_once(job: Kit) -> None:
     assert await beat(job, LATE_S) == LONG_S
 
 
+async def test_a_view_from_before_two_changes_grants_no_more_than_the_second(job: Kit) -> None:
+    """Lowered, then raised by less: what the ledger had before counts no more."""
+    await beat(job, LATE_S)
+    await beat(job, LATE_S)
+    before = job.gateway.site.fleet.machines["m1"]
+    await beat(job, 0.6)
+    job.clock.advance(LONG_S + 2.0)
+    await beat(job, 0.6)
+    await beat(job, 2.0)
+    assert job.ledger.machine("m1").lease_s == LONG_S / 2
+    job.gateway.site.fleet.machines["m1"] = before
+    assert await beat(job, LATE_S) == LONG_S / 2
+
+
 async def test_another_gateway_lowers_no_record_that_an_earlier_one_may_have_granted(job: Kit) -> None:
     """It waits a long lease from when it began."""
     await beat(job, LATE_S)
