@@ -4,8 +4,8 @@ While it trains, look at all stacks several times and vote for the parallel grou
 arXiv 2509.16293). Only then hold it at a step boundary. A fixed product on every GPU and transfers on every link find a
 slow host (MegaScale); what they measure goes before the vote, as a rank also stands out that left a collective before
 the others did. A machine that is slow is blocked for this job only; so is one whose ranks are slower than their peers
-again after a restart. A slow job is not stopped to ask: without an approval or
-a standby it runs on. So it does where many machines explain the pace, or where a search a while ago found none.
+again after a restart. A slow job is not stopped to ask: without an approval or a standby it runs on. So it does where
+many machines explain the pace, or where a search a while ago found none.
 """
 
 from holdfast.tasks.diagnose import diagnose

@@ -200,7 +200,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
         fell = falls.of(case)
         seen = circumstances(case, fell, common_cause)
         decision = decide(case, fell, seen)
-        regular = None if case.again else regularity.of(case.ctx, case.incident)
+        regular = seen.regular
         return {
             "rung": decision.rung.value,
             "reasons": list(decision.reasons),
@@ -280,6 +280,7 @@ def circumstances(
     before = last_good(case, job.code_version)
     can_rollback = before is not None
     can_rollback &= evidence.may_go_back(facts, changed_s_ago, policy.ladder.code_suspect_s)
+    regular = None if case.again else regularity.of(ctx, case.incident)
     may_skip = _may_skip(case, facts.signature)
     return ladder.Circumstances(
         can_rollback=can_rollback,
@@ -304,7 +305,8 @@ def circumstances(
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
         fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
-        came_with="" if case.again else regularity.came_with(ctx, case.incident, before),
+        regular=regular,
+        came_with=regularity.came_with(ctx, job.name, regular, before),
         may_skip=may_skip,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback, bool(may_skip)),

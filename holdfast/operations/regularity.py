@@ -27,15 +27,14 @@ def of(ctx: Context, incident: Incident) -> regular.Regular | None:
     return regular.find(runs, ctx.policy.ladder.regular)
 
 
-def came_with(ctx: Context, incident: Incident, before: str | None) -> str:
-    """Return why what is regular came with the running code version; empty: it is not, or need not have.
+def came_with(ctx: Context, job_name: str, found: regular.Regular | None, before: str | None) -> str:
+    """Return why what is regular came with the running code version; empty: nothing is, or it need not have.
 
     ``before`` is the version that would be gone back to; None: there is none.
     """
-    found = of(ctx, incident) if before else None
     if found is None or before is None:
         return ""
-    job = ctx.ledger.job(incident.job)
+    job = ctx.ledger.job(job_name)
     steps = [
         each.reached - each.start_step
         for each in ctx.ledger.epochs(job.name, machines=False)

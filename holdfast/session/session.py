@@ -80,6 +80,11 @@ class Session:
         """Report and save nothing from now on, but answer as ever what a data loader's worker asks."""
         self._bystander, self._reporter, self._phases.reporter = why, None, None
 
+    @property
+    def _saves(self) -> bool:
+        """Whether this process saves a rank's state."""
+        return self._context is not None and self._bystander is None
+
     def _claimed(self, context: RankContext | None) -> RankContext | None:
         """Return the context; None where another process is the rank."""
         if context is None:
@@ -275,16 +280,16 @@ class Session:
         of your own, ``tensor.data``, ``load_state_dict`` in the middle of training). Cheap when there is no copy.
         A copy from a GPU has ended when this returns: the change may be in any stream.
         """
-        if self._context and not self._bystander:
+        if self._saves:
             self._saver.finish()
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""
-        return self._saver.flush(timeout_s) if self._context and not self._bystander else True
+        return self._saver.flush(timeout_s) if self._saves else True
 
     def close(self, timeout_s: float) -> bool:
         """Give up all saves: the epoch is over (:func:`holdfast.run`). Return whether nothing is written any more."""
-        return self._saver.close(timeout_s) if self._context and not self._bystander else True
+        return self._saver.close(timeout_s) if self._saves else True
 
     def skips(self, step: SupportsIndex) -> bool:
         """Return whether the script passes over the data of ``step``: the job failed at it repeatedly.

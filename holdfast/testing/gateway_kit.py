@@ -351,6 +351,7 @@ class Kit:
         rehearsed: Rehearsed | None = None,
         setbacks: tuple[Setback, ...] = (),
         vitals: Vitals | None = None,
+        silence_s: float = 0.0,
         status: int = 200,
     ) -> Any:
         """Return a heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
@@ -363,6 +364,7 @@ class Kit:
             at=max((marks or {}).values(), default=self.clock.now()),
             jobs=runs if ranks is not None or marks or rehearsed or setbacks else (),
             vitals=vitals,
+            silence_s=silence_s,
         )
         answer = await self.post("/v1/agents/heartbeat", body.model_dump(mode="json"), status)
         await self.settled()

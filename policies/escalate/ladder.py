@@ -19,6 +19,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.classes import ON_PURPOSE, IncidentClass
 from holdfast.policies.classify.signature import Signature, same, same_step
 from holdfast.policies.config.ladders import ClassLadder
+from holdfast.policies.escalate.regular import Regular
 
 ANY = Signature()
 """A signature that equals any other."""
@@ -77,6 +78,8 @@ class Circumstances(Frozen):
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
     """Why no replay can show it; empty: one may."""
+    regular: Regular | None = None
+    """The regularity of the job's failures; None: there is none."""
     came_with: str = ""
     """Why a leak came with the running code version; empty: there is none, or it need not have."""
     fell_again: int = 0

@@ -155,11 +155,14 @@ async def _take(gateway: Gateway, report: Report, alert: Alert) -> Outcome:
     if alert.machine not in (None, report.machine):
         error = RefusedError(f"machine {report.machine} cannot report alerts of machine {alert.machine}")
         return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
-    own = {"machine": report.machine, "incarnation": alert.incarnation or report.incarnation}
+    own: dict[str, object] = {
+        "machine": report.machine,
+        "incarnation": alert.incarnation or report.incarnation,
+    }
     if cut_off.is_cut_off(alert):
         site = gateway.site
         also = cut_off.late(site.fleet.late_s(site.window_s, site.clock.now()), report.machine)
-        alert = alert.model_copy(update={"evidence": {**alert.evidence, **also}})
+        own["evidence"] = {**alert.evidence, **also}
     try:
         known = tidy(alert.model_copy(update=own))
     except HoldfastError as error:

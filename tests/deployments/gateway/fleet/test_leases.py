@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.models.agent import Heartbeat
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import Machine, MachineState
 from holdfast.testing.gateway_kit import Kit
 
 USUAL_S, LONG_S = 5.0, 20.0
@@ -18,13 +17,23 @@ async def job(kit: Kit) -> Kit:
     return kit
 
 
-async def beat(kit: Kit, silence_s: float, machine: str = "m1", incarnation: str = "i1") -> float:
+async def beat(kit: Kit, silence_s: float, machine: str = "m1") -> float:
     """Return the lease that a heartbeat is answered with."""
-    body = Heartbeat(machine=machine, incarnation=incarnation, at=kit.clock.now(), silence_s=silence_s)
-    answer = await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json"))
-    await kit.settled()
+    answer = await kit.beat(machine, silence_s=silence_s)
     await kit.gateway.site.refresh()
     return float(answer["lease_s"])
+
+
+async def lowered(kit: Kit) -> Machine:
+    """Grant a long lease, and have its record lowered; return the view of the machine from before that."""
+    await beat(kit, LATE_S)
+    await beat(kit, LATE_S)
+    before = kit.gateway.site.fleet.machines["m1"]
+    await beat(kit, 0.6)
+    kit.clock.advance(LONG_S + 2.0)
+    await beat(kit, 0.6)
+    assert kit.ledger.machine("m1").lease_s == 0.0
+    return before
 
 
 async def test_a_longer_lease_is_on_record_before_it_is_granted(job: Kit) -> None:
@@ -51,13 +60,7 @@ async def test_it_is_shortened_before_its_record_is(job: Kit) -> None:
 
 async def test_a_record_that_was_lowered_holds_at_once(job: Kit) -> None:
     """The view in memory may be older than it: nothing longer is granted before it is recorded anew."""
-    await beat(job, LATE_S)
-    await beat(job, LATE_S)
-    before = job.gateway.site.fleet.machines["m1"]
-    await beat(job, 0.6)
-    job.clock.advance(LONG_S + 2.0)
-    await beat(job, 0.6)
-    assert job.ledger.machine("m1").lease_s == 0.0
+    before = await lowered(job)
     job.gateway.site.fleet.machines["m1"] = before
     assert await beat(job, LATE_S) == USUAL_S
     assert job.ledger.machine("m1").lease_s == LONG_S
@@ -66,12 +69,7 @@ async def test_a_record_that_was_lowered_holds_at_once(job: Kit) -> None:
 
 async def test_a_view_from_before_two_changes_grants_no_more_than_the_second(job: Kit) -> None:
     """Lowered, then raised by less: what the ledger had before counts no more."""
-    await beat(job, LATE_S)
-    await beat(job, LATE_S)
-    before = job.gateway.site.fleet.machines["m1"]
-    await beat(job, 0.6)
-    job.clock.advance(LONG_S + 2.0)
-    await beat(job, 0.6)
+    before = await lowered(job)
     await beat(job, 2.0)
     assert job.ledger.machine("m1").lease_s == LONG_S / 2
     job.gateway.site.fleet.machines["m1"] = before
