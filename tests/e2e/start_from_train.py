@@ -32,11 +32,13 @@ def network(kind: str) -> nn.Module:
 
 
 def note(model: nn.Module, file: Path) -> None:
-    """Write the whole weights; all ranks take part."""
+    """Write the whole weights; all ranks take part. The file is whole as soon as it is there."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(model, options=options)
     if dist.get_rank() == 0:
-        torch.save(whole, file)
+        unfinished = file.with_suffix(".new")
+        torch.save(whole, unfinished)
+        unfinished.rename(file)
 
 
 def main(kind: str, steps: int, notes: Path, dies_in: int) -> None:
