@@ -1,12 +1,13 @@
 """Playbook: the job makes no progress, and nothing is logged.
 
-Read all stacks while it hangs, and find the outlier's machine or the parallel group that the outliers share. A stopped
-process or an agent that does not answer explains the hang: evict at once. A rank that only stands out may have a
-reason that is no machine's fault (rank 0 prepares data): stop-time checks, then the ladder, which retries in place and
-evicts the machine that stands out again, even though some of the group may be healthy: fast isolation beats an exact
-cause (ByteDance, arXiv 2509.16293).
+Read all stacks while it hangs, and find the outlier's machine or the parallel group that the outliers share. A process
+that the kernel does not let go or an agent that does not answer explains the hang: evict at once. A rank that only
+stands out may have a reason that is no machine's fault (rank 0 prepares data): stop-time checks, then the ladder, which
+retries in place and evicts the machine that stands out again, as it does with a process that a signal stopped, even
+though some of the group may be healthy: fast isolation beats an exact cause (ByteDance, arXiv 2509.16293).
 """
 
+from holdfast.models.alert import Verdict
 from holdfast.tasks import standing
 from holdfast.tasks.diagnose import diagnose, dump_stacks
 from holdfast.tasks.escalation import escalate
@@ -24,7 +25,8 @@ async def job_hang(case: RecoveryContext) -> Recovered:
     verdict = await dump_stacks(case)
     await pause(case)
     if not verdict.sure:
-        verdict = standing.proven(case, verdict, await diagnose(case))
+        checked = Verdict() if verdict.explained else await diagnose(case)
+        verdict = standing.proven(case, verdict, checked)
     tried = await escalate(case, verdict, f"explains the hang{standing.seen_at(verdict)}")
 
     await evict(case, tried.verdict.suspects, f"outlier in a hang{standing.seen_at(tried.verdict)}")

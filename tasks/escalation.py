@@ -139,7 +139,7 @@ def _leave(case: RecoveryContext, verdict: Verdict) -> EscalationResult:
     if only := _of_newest_rung(case, "only_machine"):
         suspects, did = (only,), "is the only machine of the job, which is tried on a standby"
     elif case.incident_class in standing.CLASSES:
-        suspects, did = _accused(case)[0], "stands out again"
+        suspects, did = _accused(case)[0], f"stands out again{standing.seen_at(verdict)}"
     else:
         often = _of_newest_rung(case, "often")
         suspects, did = _accused(case)[0], "accused by the alerts" + (f": {often}" if often else "")

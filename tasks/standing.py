@@ -30,15 +30,15 @@ def only(case: RecoveryContext, verdict: Verdict) -> bool:
 
 
 def seen_at(verdict: Verdict) -> str:
-    """Return what a sure verdict rests on, as the end of a sentence; empty: it is not sure."""
-    return f": {verdict.evidence[0]}" if verdict.sure and verdict.evidence else ""
+    """Return what a verdict that explains it rests on, as the end of a sentence; empty: it explains nothing."""
+    return f": {verdict.evidence[0]}" if (verdict.sure or verdict.explained) and verdict.evidence else ""
 
 
 def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     told, script = (*seen.evidence, *diagnosed.evidence), seen.script or seen.excuse
     if only(case, diagnosed):
-        return Verdict(evidence=told, findings=diagnosed.findings, script=script)
+        return Verdict(evidence=told, findings=diagnosed.findings, script=script, explained=seen.explained)
     return diagnosed.model_copy(update={"evidence": told, "script": script})
 
 
@@ -142,7 +142,9 @@ def _of_look(look: Action) -> tuple[str, Accusation] | None:
             if finding["check"] == Check.FLIGHT_RECORDER and not finding["ok"]
         ]
         ranks = ()
-    accused = Accusation(at=at, machines=tuple(named), ranks=ranks, excuse=result.get("excuse", ""))
+    why = result["evidence"][0] if result.get("explained") and result.get("evidence") else ""
+    excuse = result.get("excuse", "")
+    accused = Accusation(at=at, machines=tuple(named), ranks=ranks, excuse=excuse, why=why)
     return (life, accused) if named else None
 
 

@@ -20,7 +20,7 @@ FAULTS = (*RANKS, *REPLICAS, *MACHINES, *SERVICES, DATABASE)
 LASTING = ("stop-rank", "stop-agent", DATABASE, *(name for name in SERVICES if name.startswith("stop-")))
 """Undone after a while; the others are for good."""
 COSTLY = ("hang-rank", "kill-agent", "kill-machine", "xid-79")
-"""The job loses the machine and needs a standby."""
+"""The job loses the machine and needs a standby; that of a hang, when its rank hung there before."""
 
 
 class Strike(Frozen):

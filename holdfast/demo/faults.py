@@ -44,7 +44,6 @@ SCHEDULE: tuple[ScheduledFault, ...] = (
         expected=IncidentClass.JOB_HANG,
         slot=2,
         local_rank=0,
-        costs_machine=True,
         deadline_s=60.0,
     ),
     ScheduledFault(

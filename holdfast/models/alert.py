@@ -219,6 +219,8 @@ class Verdict(Frozen):
     """Ranks that the suspects are named for; empty: not for certain ranks."""
     sure: bool = False
     """Only the suspects explain it: they are evicted at once."""
+    explained: bool = False
+    """``ranks`` explain it without a fault of their machines, such as a process that a signal stopped."""
     shared: tuple[str, ...] = ()
     """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
     script: str = ""

@@ -3,8 +3,9 @@
 A rank that is elsewhere than all others, or behind in its collectives, is a hint and no proof: rank 0 may prepare data
 while the others wait for it, as it does at every start. Nor is a rank that is slower than its peers, which may have
 more to do, while no check finds its machine slow. So a machine that stands out for the first time stays, and the
-job is restarted in place. Evidence of its own (a stopped process, an Xid, a dead link, a failed check) is judged
-elsewhere and needs no second time.
+job is restarted in place. So it is with a process that a signal stopped: who sent it is unknown, and hardware did not.
+Evidence of its own (a process that the kernel does not let go, an Xid, a dead link, a failed check) is judged elsewhere
+and needs no second time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Accusation(Frozen):
     """Whether it was before the first step of an epoch."""
     excuse: str = ""
     """Why that is no machine's fault; empty: it may be a machine's."""
+    why: str = ""
+    """Explanation that is no proof against a machine; empty: there is none."""
 
 
 class Weighed(Frozen):
@@ -62,8 +65,9 @@ def weigh(
     recent = [each for each in past if now.at - policy.window_s < each.at and not each.excuse]
     fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
     if fresh:
+        also = f"{now.why}: " if now.why else ""
         return Weighed(
-            spared=f"{join_names(fresh)} stands out {_times(fresh[0], recent) + 1} of {policy.accusations} times "
+            spared=f"{also}{join_names(fresh)} stands out {_times(fresh[0], recent) + 1} of {policy.accusations} times "
             f"within {policy.window_s / 3600:g} h, and there is no other evidence against it"
         )
     gone = sum(now.at - policy.window_s < at for at in evicted_at)

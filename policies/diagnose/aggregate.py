@@ -3,9 +3,9 @@
 Source: ByteRobust section 5 (group stacks by text, dominant groups are healthy, evict the parallel group that the
 outliers share) and Baige ("the rank that completes in no process group while others only wait").
 
-Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
-statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest
-parallel group, that the outliers share. Where all wait, and no smaller group than the whole job keeps the
+Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to statistical: a
+stopped process; one that the kernel does not let go; the ranks that do not wait while all others do; the machine, else
+the smallest parallel group, that the outliers share. Where all wait, and no smaller group than the whole job keeps the
 outliers apart, no machine is named. It never names more machines than the policy's limit.
 """
 
@@ -44,7 +44,9 @@ class Aggregation(Frozen):
     shared_group: str = ""
     """Parallel group that was over-evicted, such as ``pp 3``; empty: none."""
     sure: bool = False
-    """Whether their processes are stopped, which is more than standing out."""
+    """Whether the kernel does not let their processes go, which is more than standing out."""
+    explained: bool = False
+    """Whether their processes are stopped: that explains the hang, and proves nothing against a machine."""
     over_limit: bool = False
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
@@ -62,6 +64,8 @@ class _Outliers(Frozen):
     why: str
     proof: bool = False
     """Whether it explains the hang by itself."""
+    by_signal: bool = False
+    """A signal stopped them, which no fault of a machine sends."""
     of_storage: bool = False
     """They wait for a device or a mount: on several machines at once it is what these share."""
     unseen: bool = False
@@ -92,6 +96,8 @@ def aggregate(
     answer = _analysed(own, job, policy, blocked, made, wait)
     ended = ended_parts.by_rank(own)
     told = ended_parts.in_words(ended)
+    if answer.explained:
+        return answer.model_copy(update={"reasons": (*answer.reasons, *told)})
     script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
     excuse = "" if answer.sure else _held(answer.outliers, own) or ended_parts.excuse(answer.outliers, ended)
     reasons = (*answer.reasons, *told)
@@ -147,8 +153,8 @@ def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
     return _Outliers(
         ranks=halted,
         sure=True,
-        proof=True,
-        why=f"processes of ranks {join_names(halted)} are stopped (state T)",
+        by_signal=True,
+        why=f"processes of ranks {join_names(halted)} are stopped (state T), as by a signal from outside",
     )
 
 
@@ -226,7 +232,14 @@ def _name_machines(
     limit = policy.limit(len(job.machines))
     machines = _machines_of(odd.ranks, job)
     unseen = odd.ranks if odd.unseen else ()
-    answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,), unseen=unseen)
+    answer = Aggregation(
+        groups=found,
+        outliers=odd.ranks,
+        sure=odd.proof,
+        explained=odd.by_signal,
+        reasons=(odd.why,),
+        unseen=unseen,
+    )
     if len(machines) == 1:
         return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
     if odd.of_storage:
@@ -239,6 +252,8 @@ def _name_machines(
         answer = _because(answer, f"outliers share {shared.name}, {len(members)} machines, limit {limit}")
     if len(machines) <= limit:
         return _accuse(answer, machines, 0.95 if odd.sure else 0.6, "the outliers' own machines")
+    if odd.by_signal:
+        return _because(answer, f"on {len(machines)} machines: signals from outside, no machine is at fault")
     why = f"outliers are on {len(machines)} machines, more than the limit of {limit}: a human decides"
     return _because(answer, why).model_copy(update={"over_limit": True, "confidence": 0.3})
 

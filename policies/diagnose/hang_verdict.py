@@ -20,7 +20,7 @@ def needs_records(found: Aggregation, silent: Sequence[str]) -> bool:
         found: what they say.
         silent: machines whose agent does not answer.
     """
-    return not (found.sure or (len(found.suspects) == 1 and silent))
+    return not (found.sure or found.explained or (len(found.suspects) == 1 and silent))
 
 
 def verdict(  # noqa: PLR0917
@@ -47,7 +47,7 @@ def verdict(  # noqa: PLR0917
         silent: machines whose agent does not answer.
     """
     made = groups.observed((record.ranks for record in records), job.spec.world_size)
-    if made and len(found.suspects) != 1:
+    if made and len(found.suspects) != 1 and not found.explained:
         found = aggregate.aggregate(stacks, job, limits, blocked, made)
     waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
     recorded = flight.analyse(records, job, limits, waiting)
@@ -58,7 +58,7 @@ def verdict(  # noqa: PLR0917
     suspects, reasons, ranks, script = found.suspects, found.reasons, found.outliers, found.script
     if silent and not found.sure:
         suspects = ()  # the others stand out because they wait for them
-    elif not suspects or (recorded.program and not found.sure):
+    elif not found.explained and (not suspects or (recorded.program and not found.sure)):
         suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
         script = script or recorded.program
     return Verdict(
@@ -66,6 +66,7 @@ def verdict(  # noqa: PLR0917
         confidence=1.0 if silent else found.confidence,
         ranks=ranks if suspects else (),
         sure=bool(silent) or found.sure,
+        explained=found.explained and not silent,
         evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
         script="" if silent or found.sure else script,
         excuse="" if silent or suspects != found.suspects else found.excuse,

@@ -22,6 +22,7 @@ from tests.e2e.site import EXAMPLES, Site
 from tests.e2e.waiting import wait_for
 
 DIAGNOSED = {"pause": 1, "check": 3, "rung": 1, "start": 1, "verify": 1, "replenish": 1}
+IN_PLACE = {"pause": 1, "rung": 1, "start": 1, "verify": 1, "replenish": 1}
 REPLACED = {"pause": 1, "evict": 1, "swap": 1, "start": 1, "verify": 1, "replenish": 1}
 ROLLED_BACK = {"pause": 1, "rung": 1, "rollback": 1, "start": 1, "verify": 1}
 
@@ -94,18 +95,23 @@ def test_xid_79_evicts_without_diagnosis(site: Site, name: str) -> None:
 
 
 def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
-    """All ranks wait; the outlier's machine is evicted for this job."""
+    """All ranks wait for one that a signal stopped: retried in place, and its machine is evicted at the second time."""
     before = site.submit(name).machines
-    # A hang is judged by the pace that the job had.
-    site.wait_more_steps(name)
-    stopped = psutil.Process(site.pids(name)[1])
-    site.fault("hang-rank", before[1])
-    wait_for("the rank is stopped", lambda: stopped.status() == psutil.STATUS_STOPPED)
-
-    incident = assert_one_incident(site, name, IncidentClass.JOB_HANG, {"stacks": 1, **REPLACED})
+    for number in (1, 2):
+        # A hang is judged by the pace that the job had.
+        site.wait_more_steps(name)
+        stopped = psutil.Process(site.pids(name)[1])
+        site.fault("hang-rank", before[1])
+        wait_for("the rank is stopped", lambda: stopped.status() == psutil.STATUS_STOPPED)  # noqa: B023
+        incident = site.wait_recovered(name, number)
+        assert incident.incident_class is IncidentClass.JOB_HANG, site.told(name)
+        if number == 1:
+            assert dict(site.done(incident)) == {"stacks": 1, **IN_PLACE}, site.told(name)
+            assert_in_place(site, name, before)
+    assert dict(site.done(incident)) == {"stacks": 1, "rung": 1, **REPLACED}, site.told(name)
     assert_replaced(site, name, before, before[1])
     assert not stopped.is_running()
-    assert before[1] in incident.summary
+    assert f"{before[1]} stands out again: processes of ranks 1 are stopped" in incident.summary
 
 
 @pytest.mark.thorough

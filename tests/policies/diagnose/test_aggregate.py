@@ -40,12 +40,20 @@ def found(stacks: list[StackDump], of: Job | None = None) -> Aggregation:
     return aggregate(stacks, of or job(), POLICY)
 
 
-def test_a_stopped_process_is_evidence_by_itself() -> None:
-    """Even though its stack is the same as everybody's."""
+def test_a_stopped_process_explains_the_hang_by_itself() -> None:
+    """Even though its stack is the same as everybody's. That proves nothing against its machine."""
     stacks = [dump(r, WAIT, process_state="T" if r == 5 else "S") for r in range(8)]
     answer = found(stacks)
     assert (answer.outliers, answer.suspects) == ((5,), ("m2",))
+    assert (answer.explained, answer.sure) == (True, False)
     assert answer.confidence > 0.9
+
+
+def test_processes_that_are_stopped_everywhere_are_no_machines_fault() -> None:
+    """As by a scheduler that suspends the job: nobody is asked which of the machines go."""
+    answer = found([dump(r, WAIT, process_state="T") for r in range(8)])
+    assert (answer.suspects, answer.explained, answer.over_limit) == ((), True, False)
+    assert "signals from outside" in answer.reasons[-1]
 
 
 def test_a_stopped_process_without_a_stack_counts_too() -> None:
