@@ -228,5 +228,17 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "a refused eviction left the job standing for a minute, with real ranks": (
         "tests/e2e/test_on_call.py::test_after_a_no_the_job_runs_on_at_once",
     ),
+    "independent kills a few steps apart ended a job for good, with real ranks": (
+        "tests/e2e/test_habits.py::test_independent_kills_steps_apart_are_each_retried",
+    ),
+    "an undeclared evaluation was a hang, with real ranks": (
+        "tests/e2e/test_habits.py::test_an_evaluation_that_nobody_declared_is_no_hang",
+    ),
+    "a late root was ignored until one more restart, with a real crash": (
+        "tests/e2e/test_habits.py::test_a_root_that_joins_late_takes_the_machine_with_it",
+    ),
+    "a stopped process cost its machine at once, with a real signal": (
+        "tests/e2e/test_playbooks.py::test_hanging_rank_is_found_by_its_stack",
+    ),
 }
 """What takes real processes, or is no decision: tests, by file and name."""
