@@ -63,7 +63,7 @@ def submit(
         step = 0
         if wait_s:
             progress(as_json)(line)
-            step = first_step(gateway, spec, wait_s)
+            step = first_step(gateway, spec, code, wait_s)
             line = (
                 f"{job.name}: step {step}. Follow it with `holdfast status`."
                 if step
@@ -103,8 +103,8 @@ def former_step(gateway: Gateway, name: str) -> int:
     return int(_status(gateway, name)["step"] or 0)
 
 
-def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
-    """Wait for the job's first step and return it; 0 when it takes longer.
+def first_step(gateway: Gateway, spec: JobSpec, code: Path, wait_s: float) -> int:
+    """Wait for the first step of the job whose ``code`` was shipped, and return it; 0 when it takes longer.
 
     A script that fails before it, or whose first save is refused, is stopped again, so that nothing is left half done.
 
@@ -121,7 +121,7 @@ def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
             return step or 1
         if step and not first:
             first, end = step, time.monotonic() + FIRST_SAVE_S
-        _raise_if_script_failed(gateway, spec, since, first)
+        _raise_if_script_failed(gateway, spec, code, since, first)
         time.sleep(0.2)
     return first
 
@@ -132,7 +132,7 @@ def _status(gateway: Gateway, name: str) -> Mapping[str, Any]:
     return row if row is not None else next(row for row in gateway.status()["jobs"] if row["name"] == name)
 
 
-def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float, step: int) -> None:
+def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, code: Path, since: float, step: int) -> None:
     """Look for the script's own error; after a ``step`` only for a refused save: other faults are recovered."""
     for incident in gateway.incidents(spec.name):
         if incident.opened_at < since or not (reason := script_error(incident)):
@@ -140,6 +140,8 @@ def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float, step:
         if reason.startswith(_REFUSED) if step else incident.incident_class in _SCRIPT_FAILED:
             gateway.command(spec.name, "stop")
             when = f"at its first save, after step {step}" if step else "before its first step"
+            missing = job_code.explain_missing(code, reason)
+            reason = f"{reason}. {missing}" if missing else reason
             raise RecoveryError(
                 f"{spec.script} failed {when}, and the job was stopped: {reason}. Fix the "
                 f"script and submit again; `holdfast incident {incident.id} --json` has the traceback."

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 from pathlib import Path
 
 from holdfast.errors import SettingsError
 from holdfast.models.job import JobSpec
 from holdfast.models.roles import TRAINER
 from holdfast.settings import Settings
+from holdfast.storage.code.code_files import list_files
+
+_NO_SUCH_FILE = re.compile(r"No such file or directory: '([^'\n]+)'")
 
 
 def folder(code: str, base: Path) -> Path:
@@ -39,13 +44,15 @@ def check_script(code: Path, script: str, field: str = "script") -> None:
     """Check that a script is there and is Python, before anything is shipped.
 
     Raises:
-        SettingsError: it is missing, outside the code directory, or does not parse.
+        SettingsError: it is missing, outside the code directory, ignored by git, or does not parse.
     """
     path = (code / script).resolve()
     if not path.is_relative_to(code) or not path.is_file():
         raise SettingsError(
             f"{field} = {script!r}: no such file in {code}; expected a path inside the code directory."
         )
+    if ignored := _ignored(code, script):
+        raise SettingsError(f"{field} = {script!r}: {ignored}.")
     try:
         ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -55,6 +62,30 @@ def check_script(code: Path, script: str, field: str = "script") -> None:
             f"{field} = {script!r} is not valid Python ({place}): {getattr(error, 'msg', error)}. "
             "Nothing was submitted; fix it and submit again."
         ) from None
+
+
+def explain_missing(code: Path, message: str) -> str:
+    """Return why the file that a script did not find is not there, although ``code`` has it; empty: not known.
+
+    Args:
+        code: the code directory that was shipped.
+        message: of the script's error.
+    """
+    found = _NO_SUCH_FILE.search(message)
+    ignored = _ignored(code, found[1]) if found else ""
+    return f"{ignored}; keep data elsewhere and name it by a path that the machines have" if ignored else ""
+
+
+def _ignored(code: Path, name: str) -> str:
+    """Return that the file is there and is not shipped; empty: it is shipped, or is not there."""
+    inside = os.path.normpath(name)
+    if os.path.isabs(inside) or inside.startswith("..") or not (code / inside).is_file():
+        return ""
+    return (
+        ""
+        if inside in list_files(code)
+        else f"{inside} lies in {code}, but git ignores it: it is not shipped"
+    )
 
 
 def store(settings: Settings, job: str, code: Path) -> str:

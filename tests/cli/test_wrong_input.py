@@ -281,6 +281,25 @@ def test_script_that_fails_at_import_stops_the_job(cli: Cli, gateway: FakeGatewa
     assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
 
 
+def test_a_file_that_git_ignores_is_named_as_not_shipped(
+    cli: Cli, gateway: FakeGateway, store: list[str]
+) -> None:
+    """A data file beside the script; the script itself, before anything is stored."""
+    job = Path(write_job())
+    subprocess.run(["git", "init", "-q", job.parent], check=True)
+    (job.parent / ".gitignore").write_text("*.bin\n")
+    (job.parent / "train.bin").write_bytes(b"1")
+    missing = "[Errno 2] No such file or directory: './train.bin'"
+    gateway.on_submit = lambda _: gateway.incidents.append(fallen("FileNotFoundError", missing))
+    refused(cli("submit", str(job)), "train.bin lies in", "git ignores it", "a path that the machines have")
+    (job.parent / "train.bin").unlink()
+    gateway.on_submit = None
+    (job.parent / ".gitignore").write_text("train.py\n")
+    before = list(store)
+    refused(cli("submit", str(job)), "script = 'train.py'", "git ignores it")
+    assert store == before
+
+
 @pytest.mark.usefixtures("store")
 def test_no_standby_left(cli: Cli, gateway: FakeGateway) -> None:
     """The gateway's refusal says how many are needed and how many there are."""
