@@ -67,7 +67,7 @@ def submit(
             line = (
                 f"{job.name}: step {step}. Follow it with `holdfast status`."
                 if step
-                else _slow(spec, wait_s, _logs(settings, job))
+                else _without_step(gateway.job(job.name), wait_s, _logs(settings, job))
             )
         tell(
             as_json,
@@ -104,7 +104,7 @@ def former_step(gateway: Gateway, name: str) -> int:
 
 
 def first_step(gateway: Gateway, spec: JobSpec, code: Path, wait_s: float) -> int:
-    """Wait for the first step of the job whose ``code`` was shipped, and return it; 0 when it takes longer.
+    """Wait for the first step of the job whose ``code`` was shipped, and return it; 0: it made none so far.
 
     A script that fails before it, or whose first save is refused, is stopped again, so that nothing is left half done.
 
@@ -118,7 +118,7 @@ def first_step(gateway: Gateway, spec: JobSpec, code: Path, wait_s: float) -> in
         row = _status(gateway, spec.name)
         step = int(row["step"] or 0)
         if row["state"] == JobState.DONE or step > first > 0:
-            return step or 1
+            return step
         if step and not first:
             first, end = step, time.monotonic() + FIRST_SAVE_S
         _raise_if_script_failed(gateway, spec, code, since, first)
@@ -169,11 +169,11 @@ def _starts_over(spec: JobSpec, former: int) -> str:
     )
 
 
-def _slow(spec: JobSpec, wait_s: float, logs: str) -> str:
-    return (
-        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status`; what its ranks print lies "
-        f"in {logs}."
-    )
+def _without_step(job: Job, wait_s: float, logs: str) -> str:
+    printed = f"what its ranks print lies in {logs}."
+    if job.state is JobState.DONE:
+        return f"{job.name}: done, and no step was reported: all ranks ended with status 0; {printed}"
+    return f"{job.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status`; {printed}"
 
 
 def _logs(settings: Settings, job: Job) -> str:

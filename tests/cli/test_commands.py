@@ -113,6 +113,16 @@ def test_a_submission_that_starts_over_names_what_is_not_continued(
         assert ("`holdfast resume gpt`" in said) is warned
 
 
+def test_a_job_that_ends_without_a_step_is_not_said_to_have_made_one(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """A script that only prints why it does nothing here, and exits with status 0."""
+    gateway.on_submit = lambda job: gateway.add_job(job.spec, JobState.DONE)
+    said = cli("submit", str(job_file)).out
+    assert "gpt: done, and no step was reported" in said
+    assert "logs" in said
+
+
 def test_a_submission_is_told_as_json(
     cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
 ) -> None:
