@@ -105,7 +105,7 @@ async def vote_slow(case: RecoveryContext) -> Verdict:
                 return root.model_dump(mode="json")
             answers = await all_stacks(case)
             stacks: list[StackDump] = [dump for dumps in fleet.answered(answers).values() for dump in dumps]
-            rounds.append(aggregate.aggregate(stacks, job, policy.aggregate))
+            rounds.append(slow_vote.without_ahead(aggregate.aggregate(stacks, job, policy.aggregate), stacks))
         made: list[ParallelGroup] = []
         if slow_vote.on_several(rounds, job):
             records = await flight_records(case, case.machines_now())

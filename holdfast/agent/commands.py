@@ -166,11 +166,14 @@ class Commands:
         run = self.jobs.run(job, epoch)
         alive = {rank: process.pid for rank, process in run.processes.items() if not process.gone.done()}
         ended = {rank: self._rank_logs.ended_part(run, rank) for rank in alive}
+        before = run.steps()
+        dumped = await stacks.dump(self.machine, alive)
+        step = {rank: at for rank, at in run.steps().items() if before.get(rank) == at}
         return [
-            each.model_copy(update={"ended": ended[each.rank]})
+            each.model_copy(update={"ended": ended[each.rank], "step": step.get(each.rank)})
             if each.rank is not None and stacks.of_main_thread(each)
             else each
-            for each in await stacks.dump(self.machine, alive)
+            for each in dumped
         ]
 
     async def flight_records(self, job: str, epoch: int) -> list[messages.FlightRecord]:

@@ -2,7 +2,7 @@
 
 Every few seconds all stacks are taken and grouped; the group of ranks with most outliers gets a vote. After the last
 round the group with most votes is evicted, if it was flagged in more than half of the rounds: one slow step is no
-evidence, the same group again and again is.
+evidence, the same group again and again is. A rank that is a step ahead of those that wait gets no vote.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.config.diagnosis import AggregatePolicy
@@ -23,6 +24,22 @@ class SlowVote(Frozen):
     suspects: tuple[str, ...] = ()
     confidence: float = 0.0
     reasons: tuple[str, ...] = ()
+
+
+def without_ahead(found: Aggregation, stacks: Sequence[StackDump]) -> Aggregation:
+    """Return one look without the outliers that completed a step more than all ranks that wait.
+
+    They left the collective in which the others still are: no rank waits for them. Which steps ranks had completed is
+    known where steps take longer than a look.
+    """
+    steps = {dump.rank: dump.step for dump in stacks if dump.rank is not None and dump.step is not None}
+    waiting = [
+        steps[rank] for group in found.groups if group.waiting for rank in group.ranks if rank in steps
+    ]
+    if not waiting:
+        return found
+    left = tuple(rank for rank in found.outliers if rank not in steps or steps[rank] <= max(waiting))
+    return found.model_copy(update={"outliers": left})
 
 
 def on_several(rounds: Sequence[Aggregation], job: Job) -> bool:

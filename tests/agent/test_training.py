@@ -206,3 +206,33 @@ async def test_checkpoints_go_to_the_store_and_come_back(
     until(lambda: len(sums(pair, "stored", 2)) == 1 and "sum" in pair[1].log("stored", 3, 2), 120)
     assert f"start {remote.step}" in pair[0].log("stored", 0, 2)
     assert sums(pair, "stored", 2) == sums(pair, "stored", 1)
+
+
+async def test_stacks_say_which_step_their_ranks_had_completed(machines: list[AgentProcess]) -> None:
+    """Not where it changes while they are taken."""
+    pair = machines[:2]
+    await launch(pair, "dumped", 1, RestoreOrder(), steps=100_000)
+
+    async def far() -> bool:
+        return (await on(pair[0], "dumped")).ranks[0].step > 20
+
+    await eventually(far, 60)
+    ranks = {rank.rank: rank.pid for machine in pair for rank in (await on(machine, "dumped")).ranks}
+    os.kill(ranks[2], signal.SIGSTOP)
+
+    async def steps(machine: AgentProcess) -> dict[int | None, int | None]:
+        async with machine.client as client:
+            dumps = await client.stacks("dumped", 1)
+        return {each.rank: each.step for each in dumps if each.thread == "MainThread" and not each.child}
+
+    async def stands() -> bool:
+        found = await steps(pair[0])
+        return found == {rank.rank: rank.step for rank in (await on(pair[0], "dumped")).ranks}
+
+    await eventually(stands, 60)
+    (others,) = set((await steps(pair[0])).values())
+    behind = (await steps(pair[1]))[2]
+    assert others is not None
+    assert behind is not None
+    assert abs(others - behind) <= 1
+    await fence(pair, "dumped", 1)

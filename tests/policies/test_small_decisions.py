@@ -1,4 +1,4 @@
-"""Small decisions: flight records, the vote for the slow, approvals, offences, what follows a replay, shared faults."""
+"""Small decisions: flight records, approvals, offences, what follows a replay, shared faults."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from holdfast.models.history import Offence
 from holdfast.models.machine import Scope
 from holdfast.policies.classify import services
 from holdfast.policies.config.ladders import ApprovalPolicy, ApprovalRule
-from holdfast.policies.config.policy import Policy
-from holdfast.policies.diagnose import flight, groups, slow_vote
-from holdfast.policies.diagnose.aggregate import Aggregation
+from holdfast.policies.diagnose import flight
 from holdfast.policies.diagnose.replay_groups import Next, ReplayOutcome, ReplayVerdict, decide
 from holdfast.policies.escalate import approval, code
 from holdfast.policies.pool import admission, offences
@@ -178,63 +176,6 @@ def test_records_never_accuse_half_of_the_job(records: list[FlightRecord]) -> No
     found = flight.analyse(records, job())
     assert 2 * len(found.behind) < 8 or not found.suspects
     assert found.reasons
-
-
-def looks(*rounds: tuple[int, ...]) -> list[Aggregation]:
-    return [Aggregation(outliers=outliers) for outliers in rounds]
-
-
-LIMITS = Policy.load().aggregate
-
-
-def test_the_group_that_lags_in_most_rounds_is_evicted() -> None:
-    """Four of five looks."""
-    found = slow_vote.decide(looks((4, 5), (4,), (), (5,), (4, 5)), job(), LIMITS)
-    assert found.suspects == ("m2",)
-    assert "machine m2 4x" in found.reasons[0]
-
-
-def test_half_of_the_machines_cannot_be_outvoted_by_the_other_half() -> None:
-    """Which of two sides lags is not said by their stacks."""
-    assert slow_vote.decide(looks(*[(4, 6)] * 5), job(), LIMITS).suspects == ()
-
-
-@pytest.mark.parametrize(
-    "rounds",
-    [
-        [(), (), (), (), ()],
-        [(0,), (2,), (4,), (6,), ()],
-        [(0,), (0,), (2,), (2,), ()],
-        [(0,), (), (), (), ()],
-    ],
-)
-def test_what_does_not_repeat_accuses_nobody(rounds: list[tuple[int, ...]]) -> None:
-    """Once is nothing, and a tie is none."""
-    assert slow_vote.decide(looks(*rounds), job(), LIMITS).suspects == ()
-
-
-def test_a_pipeline_that_lags_is_evicted_as_a_group() -> None:
-    """Over-eviction within the limit: outliers on two machines of one group."""
-    big = job(machines=16, per=1, tp=2, pp=4)
-    found = slow_vote.decide(looks(*[(4, 5)] * 5), big, LIMITS)
-    assert found.suspects == ("m4", "m5")
-
-
-def test_a_group_that_only_its_process_groups_show_is_evicted_too() -> None:
-    """A job file without a layout has one group of all ranks, which explains nothing."""
-    flat = job(machines=16, per=1)
-    lagging = looks(*[(2, 5)] * 4, (2, 9))
-    assert slow_vote.decide(lagging, flat, LIMITS).suspects == ()
-    made = groups.observed([(2, 5), (3, 4), (2, 3, 4, 5, 6, 7, 8, 9)], 16)
-    found = slow_vote.decide(lagging, flat, LIMITS, made)
-    assert found.suspects == ("m2", "m5")
-    assert "process group 1 4x" in found.reasons[0]
-
-
-def test_groups_are_asked_for_where_they_may_decide() -> None:
-    """One machine needs no group; half of the job is not counted."""
-    assert slow_vote.on_several(looks((4,), (4, 6)), job(machines=6))
-    assert not slow_vote.on_several(looks((4, 5), (0, 2, 4)), job(machines=6))
 
 
 def test_approval_rules() -> None:

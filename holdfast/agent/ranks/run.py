@@ -211,6 +211,13 @@ class Run:
         for row in self.board.rows.values() if self.board else ():
             row.step_at = self.since
 
+    def steps(self) -> dict[int, int]:
+        """Return the newest step of each rank that completed one since it was started."""
+        if self.board is None:
+            return {}
+        self.board.drain()
+        return {rank: row.step for rank, row in self.board.rows.items() if row.steps_done}
+
     def hand_over(self, rank: int, restored: Restored) -> None:
         """Write a waiting rank the ticket with its state's place."""
         if restored.passed_over:

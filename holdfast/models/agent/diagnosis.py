@@ -116,6 +116,8 @@ class StackDump(Frozen):
     error: str = ""
     ended: EndedPart | None = None
     """Of a rank's main thread: the part that ended since its last step, by the rank's log."""
+    step: Step | None = None
+    """Of a rank's main thread: the newest step that the rank had completed; None: unknown, or one ended meanwhile."""
 
 
 class FlightRecord(Frozen):
