@@ -200,7 +200,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/agent/ranks/test_stop_grace.py::test_a_script_that_handles_sigterm_may_finish",
     ),
     "a deleted deployment was noticed by no person": (
-        "tests/deployments/gateway/runs/test_reconcile.py::"
+        "tests/deployments/gateway/runs/test_prefect_away.py::"
         "test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect",
     ),
     "a run that no worker starts (a paused deployment) was waited for": (

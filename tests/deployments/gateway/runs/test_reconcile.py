@@ -262,66 +262,6 @@ async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
     assert len(kit.runs.created) > 6
 
 
-async def test_unanswered_question_gets_the_default_at_its_deadline(kit: Kit) -> None:
-    """The run stays suspended until then; the answer is in the ledger before the run goes on."""
-    await ask(kit, deadline_s=60.0)
-    await kit.tick(59)
-    assert kit.runs.resumed == []
-    await kit.tick(2)
-    ((run, answer),) = kit.runs.resumed
-    assert run == FIRST
-    assert (answer["approve"], answer["by"]) == (False, "the policy file")
-    assert kit.ledger.actions(f"{JOB}-1")[-1].result == answer
-    assert kit.runs.created == [FIRST]
-
-
-@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
-async def test_a_deadline_is_not_measured_by_a_clock_that_is_set(kit: Kit, step_s: float) -> None:
-    """The gateway's wall clock is set by hours while a question is open: it is answered no sooner and no later."""
-    await ask(kit, deadline_s=60.0)
-    await kit.tick(1)
-    kit.clock.set(kit.clock.now() + step_s)
-    await kit.tick(50)
-    assert kit.runs.resumed == []
-    await kit.tick(20)
-    assert [answer["by"] for _, answer in kit.runs.resumed] == ["the policy file"]
-
-
-async def test_a_question_without_a_deadline_holds_nothing_up(kit: Kit) -> None:
-    """A gateway that was killed while it took a person's late yes left one: it has the policy's deadline."""
-    await ask(kit)
-    kit.ledger.begin(f"{JOB}-1", 1, "approve:m0r1", "approve", {"question": "asked before", "target": "m0"})
-    await kit.tick(1)
-    assert kit.runs.resumed == []
-    await kit.tick(kit.gateway.site.policy.approval.deadline_s)
-    assert [answer["approve"] for _, answer in kit.runs.resumed] == [False]
-
-
-@pytest.mark.parametrize("approve", [True, False])
-async def test_a_person_answers_on_the_command_line(kit: Kit, approve: bool) -> None:
-    """Once: a second answer finds no question."""
-    await ask(kit)
-    body = {"approve": approve, "by": "ann", "reason": "leaf 2 is being replaced"}
-    await kit.post(f"/v1/incidents/{JOB}-1/approve", body)
-    assert kit.runs.resumed == [(FIRST, body)]
-    assert kit.ledger.actions(f"{JOB}-1")[-1].result == body
-    await kit.post(f"/v1/incidents/{JOB}-1/approve", body, status=409)
-    await kit.post(f"/v1/incidents/{JOB}-9/approve", body, status=404)
-
-
-async def test_an_answer_that_prefect_missed_is_given_again(kit: Kit) -> None:
-    """Prefect was away when the person answered; the run is resumed once it is back."""
-    await ask(kit)
-    kit.runs.away = True
-    await kit.post(f"/v1/incidents/{JOB}-1/approve", {"approve": True})
-    assert kit.runs.resumed == []
-    kit.runs.away = False
-    await kit.tick()
-    assert [answer["approve"] for _, answer in kit.runs.resumed] == [True]
-    await kit.tick()
-    assert len(kit.runs.resumed) == 1
-
-
 async def fail_all_attempts(kit: Kit) -> None:
     """Have every attempt begin and fail, until there is none any more."""
     for _ in range(20):
@@ -343,40 +283,9 @@ def begin_attempt(kit: Kit) -> None:
         kit.ledger.begin(incident.id, incident.attempt, f"attempt:{incident.attempt}", "attempt", {})
 
 
-async def ask(kit: Kit, deadline_s: float = 1e6) -> None:
-    """A crash whose playbook asks before it evicts."""
-    await kit.running_job()
-    await kit.crash()
-    intent = {"question": "evict m0?", "deadline": kit.clock.now() + deadline_s, "default": "refuse"}
-    kit.ledger.begin(f"{JOB}-1", 1, "approve:m0", "approve", intent)
-    kit.runs.set(FIRST, RunPhase.SUSPENDED)
-
-
 def test_attempts_slow_down() -> None:
     """The second attempt comes at once; a playbook that fails at once may not spin."""
     assert [backoff_s(attempt) for attempt in range(1, 7)] == [0, 1, 2, 4, 8, 8]
-
-
-async def test_prefect_that_is_away_is_asked_again(kit: Kit) -> None:
-    """The incident is in the ledger; the run is made when Prefect is back."""
-    await kit.running_job()
-    kit.runs.away, kit.runs.back_after = True, 3
-    await kit.crash()
-    assert kit.runs.created == [FIRST]
-    assert kit.runs.calls == 4
-    assert not kit.runs.offline_started
-
-
-async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> None:
-    """Recovery goes on, as a new attempt: a request that timed out may yet have made a run."""
-    await kit.running_job()
-    kit.runs.away = True
-    await kit.crash()
-    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
-    (incident,) = kit.incidents()
-    assert incident.flow_run_id == f"offline:{JOB}-1:2"
-    await kit.tick(30)
-    assert len(kit.runs.offline_started) == 1
 
 
 async def test_an_incident_read_before_its_run_was_recorded_is_not_started_again(kit: Kit) -> None:
@@ -389,55 +298,6 @@ async def test_an_incident_read_before_its_run_was_recorded_is_not_started_again
     await kit.settled()
     assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
     assert kit.incidents()[0].attempt == 2
-
-
-async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect(
-    kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log once, the status and the incident: Prefect answers, but would run nothing."""
-    await kit.running_job()
-    kit.runs.lacks = ("job-crash",)
-    with caplog.at_level("INFO"):
-        await kit.gateway.dispatcher.ping()
-        assert "has no deployment" not in caplog.text, "`holdfast up` may be registering them"
-        kit.clock.advance(31.0)
-        await kit.gateway.dispatcher.ping()
-        await kit.gateway.dispatcher.ping()
-    assert caplog.text.count("has no deployment of job-crash") == 1
-    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == ["job-crash"]
-    assert kit.metric("prefect_deployments_missing") == 1
-    await kit.crash()
-    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
-    (incident,) = kit.incidents()
-    assert "runs without Prefect: Prefect has no deployment job-crash/job-crash" in incident.reasons[-1]
-    assert kit.gateway.dispatcher.prefect_away_since is None
-    kit.runs.lacks = ()
-    await kit.gateway.dispatcher.ping()
-    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == []
-    assert kit.metric("prefect_deployments_missing") == 0
-
-
-async def test_a_deployment_that_is_only_being_made_is_waited_for(kit: Kit) -> None:
-    """The control: `prefect deploy --all` is at work."""
-    await kit.running_job()
-    kit.runs.lacks, kit.runs.back_after = ("job-crash",), 2
-    await kit.crash()
-    assert (kit.runs.created, kit.runs.offline_started) == ([FIRST], [])
-
-
-async def test_run_survives_a_short_absence_of_prefect(kit: Kit) -> None:
-    """A playbook outlives 10 to 20 s without the API: as long as it acts it is left alone."""
-    await kit.running_job()
-    await kit.crash()
-    kit.runs.away = True
-    await kit.tick(5)
-    await kit.tick(12)
-    assert not kit.runs.offline_started
-    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
-    await kit.tick(10)
-    assert not kit.runs.offline_started
-    await kit.tick(15)
-    assert kit.runs.offline_started
 
 
 async def test_gateway_killed_before_the_run_was_made(kit: Kit) -> None:
