@@ -11,6 +11,7 @@ from holdfast.models.machine import MachineState
 from holdfast.operations import evict as evicting
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import excluded
+from holdfast.policies.counted import counted
 from holdfast.policies.pool.machine_groups import group_of
 from holdfast.tasks import late
 from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
@@ -47,5 +48,6 @@ async def _replaceable(case: RecoveryContext, suspects: Sequence[str]) -> None:
     if len(free) < len(gone):
         await provision_for_now(ctx, group_of(gone[0], ctx.policy.spare_pool))
         raise NoStandbyError(
-            f"{len(free)} standbys could take over for {len(gone)} machines: job {case.job} is not stopped for it"
+            f"{counted(len(free), 'standby', 'standbys')} could take over for "
+            f"{counted(len(gone), 'machine', 'machines')}: job {case.job} is not stopped for it"
         )

@@ -13,6 +13,7 @@ from holdfast.models.job import JobState
 from holdfast.operations import resize
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import at_hand
+from holdfast.policies.counted import counted
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
@@ -90,7 +91,10 @@ async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[st
     }
     done = await case.once("shrink", target, intent, act)
     get_run_logger().warning(
-        "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]
+        "no standby for %s: %s on, of %d",
+        join_names(lacking),
+        counted(done["to"], "machine goes", "machines go"),
+        done["from"],
     )
 
 
@@ -138,7 +142,7 @@ async def place(case: RecoveryContext, machines: int) -> str:
 
     intent = {"machines": machines, "from": before["from"], "want": before["want"]}
     done = await case.once("resize", case.life, intent, act)
-    return f"{done['to']} machines instead of {done['from']}"
+    return f"{counted(done['to'], 'machine', 'machines')} instead of {done['from']}"
 
 
 @task(task_run_name="scale {case.job} to zero")

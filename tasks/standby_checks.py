@@ -22,6 +22,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.evict import take_out
 from holdfast.operations.fence import fence
 from holdfast.operations.provision import provision_shortfall
+from holdfast.policies.counted import counted
 from holdfast.policies.diagnose import compare, verdicts
 from holdfast.policies.escalate import breaker
 from holdfast.policies.join_names import join_names
@@ -231,7 +232,9 @@ async def publish_checks(key: str, checked: Checked, did: str) -> None:
     await acreate_markdown_artifact(
         key=key,
         description=did,
-        markdown=f"# {len(checked.machines)} machines checked\n\n{escape(did)}\n\n" + "\n".join(lines) + "\n",
+        markdown=f"# {counted(len(checked.machines), 'machine', 'machines')} checked\n\n{escape(did)}\n\n"
+        + "\n".join(lines)
+        + "\n",
     )
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.paths import machine_dir
+from holdfast.policies.counted import counted
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
@@ -49,7 +50,7 @@ def have(
     new = set(driver.provision(wanted - len(alive)))
     if started is not None:
         started.extend(sorted(new))
-    progress(f"{len(new)} machines are starting")
+    progress(counted(len(new), "machine is starting", "machines are starting"))
     until = time.monotonic() + 2 * settings.up_s
     headers = {"Authorization": secret.of(settings).header}
     certified = tls.of(settings).http()
@@ -65,7 +66,7 @@ def have(
             if over.wait(0.1):
                 return
     refused = [known[name] for name in sorted(new) if known[name].state is MachineState.CORDONED]
-    progress(f"{len(new) - len(refused)} machines are ready")
+    progress(counted(len(new) - len(refused), "machine is ready", "machines are ready"))
     for each in refused:
         progress(f"machine {each.name} is out of service: {each.cordon_reason or 'no reason given'}")
 

@@ -14,6 +14,7 @@ from holdfast.models.missing import Missing
 from holdfast.operations import swap
 from holdfast.operations.context import Context
 from holdfast.operations.once import Actor
+from holdfast.policies.counted import counted
 from holdfast.policies.escalate import breaker
 from holdfast.policies.escalate.dead import go_uncounted
 from holdfast.policies.join_names import join_names
@@ -84,9 +85,10 @@ def breaker_of(
 def _why_counted(gone: Sequence[str], standbys: int, *, free: bool) -> str:
     if not gone or free:
         return ""
+    dead = counted(len(gone), "machine is dead", "machines are dead")
     if standbys >= len(gone):
-        return f"{len(gone)} machines are dead, as others were a short time before; "
-    return f"{len(gone)} machines are dead, and {standbys} standbys could take over; "
+        return f"{dead}, as others were a short time before; "
+    return f"{dead}, and {counted(standbys, 'standby', 'standbys')} could take over; "
 
 
 async def take_out_for(actor: Actor, machine: str, reason: str, scope: Scope, incarnation: str) -> str:

@@ -10,6 +10,7 @@ from holdfast.policies.classify import sure_signs, usage_errors
 from holdfast.policies.classify.meaning import harmless
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.policy import ClassifyPolicy
+from holdfast.policies.counted import counted
 
 
 def is_cascade(alert: Alert) -> bool:
@@ -123,7 +124,9 @@ def _crash(
     if len(roots) > 1:
         reasons.append(f"{len(roots)} ranks report a cause of their own")
     if cascades := sum(is_cascade(alert) for alert in alerts):
-        reasons.append(f"{cascades} ranks ended because they lost a peer")
+        reasons.append(
+            counted(cascades, "rank ended because it lost a peer", "ranks ended because they lost a peer")
+        )
     reasons += [f"{sure_signs.describe(alert)} on the same machine" for alert in _gpu_errors(roots, alerts)]
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,

@@ -39,6 +39,7 @@ from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.classify.requests import is_update, manual, move, update
 from holdfast.policies.config import declared
 from holdfast.policies.config.policy import Policy
+from holdfast.policies.counted import counted
 from holdfast.policies.detect import switches
 from holdfast.policies.escalate import repeated
 from holdfast.policies.join_names import join_names
@@ -139,7 +140,9 @@ def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification
         machine=silent[0],
         reasons=(
             f"{several}agent of {join_names(silent)} does not answer",
-            f"{len(cascades)} ranks lost the connection to a peer",
+            counted(
+                len(cascades), "rank lost the connection to a peer", "ranks lost the connection to a peer"
+            ),
         ),
     )
 

@@ -25,6 +25,7 @@ from holdfast.models.agent import RankPhase
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
 from holdfast.policies.config.policy import HangPolicy
+from holdfast.policies.counted import counted
 from holdfast.policies.detect import at_work, by_itself, odd_machine, without_session
 from holdfast.policies.detect.hang_facts import NOTHING_LEARNED, HangFacts, Learned
 from holdfast.policies.join_names import join_names
@@ -205,7 +206,7 @@ def _limit(known: Sequence[HangFacts], policy: HangPolicy, learned: Learned) -> 
         limits[f"first step of the epoch (limit {start_s:g} s)"] = start_s
     if ended := len(known) - len(ranks):
         end_s = _end_s(ranks, ended, policy)
-        limits[f"{ended} ranks have ended (limit {end_s:g} s)"] = end_s
+        limits[f"{counted(ended, 'rank has', 'ranks have')} ended (limit {end_s:g} s)"] = end_s
     if not limits:
         return usual, ""
     name = max(limits, key=lambda key: limits[key])

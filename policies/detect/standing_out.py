@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.models.base import Frozen
 from holdfast.policies.config.ladders import StandingOutPolicy
+from holdfast.policies.counted import counted
 from holdfast.policies.join_names import join_names
 
 
@@ -73,9 +74,10 @@ def weigh(
     gone = sum(now.at - policy.window_s < at for at in evicted_at)
     most = policy.limit(job_size)
     if gone + len(now.machines) > most:
+        were = counted(gone, "machine of the job was", "machines of the job were")
         return Weighed(
-            spared=f"{named} stands out, but {gone} machines of the job were evicted for that within "
-            f"{policy.window_s / 3600:g} h, limit {most} of {job_size}"
+            spared=f"{named} stands out, but {were} evicted for that within {policy.window_s / 3600:g} h, "
+            f"limit {most} of {job_size}"
         )
     return Weighed(machines=now.machines)
 

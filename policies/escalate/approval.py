@@ -9,6 +9,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
 from holdfast.policies.config.ladders import ApprovalPolicy
+from holdfast.policies.counted import counted
 from holdfast.policies.escalate.waits import RUNS_ON, duration
 
 
@@ -57,11 +58,11 @@ def why_ask(
     for rule in policy.rules:
         if rule.incident_class not in (None, incident_class) or rule.scope not in (None, scope):
             continue
-        counted = machines if rule.dead_too else machines - dead
-        if counted > rule.machines_over:
+        asked = machines if rule.dead_too else machines - dead
+        if asked > rule.machines_over:
             whose = f"{incident_class.value} " if rule.incident_class else ""
             return (
-                f"{whose}evictions of more than {rule.machines_over} machines at once "
-                f"({counted}, scope {scope.value}) need a person's approval"
+                f"{whose}evictions of more than {counted(rule.machines_over, 'machine', 'machines')} at once "
+                f"({asked}, scope {scope.value}) need a person's approval"
             )
     return ""

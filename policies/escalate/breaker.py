@@ -7,6 +7,7 @@ from typing import Protocol
 
 from holdfast.models.base import Frozen
 from holdfast.policies.config.diagnosis import BreakerPolicy
+from holdfast.policies.counted import counted
 
 
 class PastEviction(Protocol):
@@ -59,14 +60,15 @@ def _within(
     """Apply ``limit``: how many, of how many, of what."""
     most, size, what = limit
     times = sorted(past if isinstance(past, float | int) else past.at for past in recent)
-    counted = [at for at in times if now - window_s < at]
-    facts = f"{len(counted)} evictions in the last {window_s / 60:g} min, {wanted} more asked, limit {most} of {size}"
-    if len(counted) + wanted <= most:
+    within = [at for at in times if now - window_s < at]
+    past = f"{counted(len(within), 'eviction', 'evictions')} in the last {window_s / 60:g} min"
+    facts = f"{past}, {wanted} more asked, limit {most} of {size}"
+    if len(within) + wanted <= most:
         return BreakerAnswer(allowed=True, reason=facts)
-    over = len(counted) + wanted - most
+    over = len(within) + wanted - most
     return BreakerAnswer(
         allowed=False,
         reason=f"eviction breaker: {facts} {what}; a human must look at the cause",
         # When so many have left the window that it holds no longer; never, for more at once than are allowed.
-        again_at=counted[over - 1] + window_s if over <= len(counted) else None,
+        again_at=within[over - 1] + window_s if over <= len(within) else None,
     )

@@ -10,6 +10,7 @@ from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.config.policy import AgainPolicy
+from holdfast.policies.counted import counted
 
 _STOPPED = "the job stands still and keeps its machines"
 _NEEDS: Mapping[Missing, tuple[str, str]] = {
@@ -182,7 +183,7 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         return f"code version {seen.new_version} came"
     enough = max(1, seen.lacking) <= seen.standbys
     found = {
-        Missing.STANDBY: f"{seen.standbys} machines stand by" if enough else "",
+        Missing.STANDBY: counted(seen.standbys, "machine stands by", "machines stand by") if enough else "",
         Missing.CONTACT: "" if seen.silent else "all machines of the job answer again",
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
         Missing.APPROVAL: _no_question_left(seen),

@@ -14,6 +14,7 @@ import scipy  # whose part for statistics loads when it is used: a second of a p
 from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
 from holdfast.policies.config.pool import SparePoolPolicy
+from holdfast.policies.counted import counted
 
 HOURS_PER_DAY = 24.0
 
@@ -276,6 +277,7 @@ def _rate_reason(
         return f"{rate:.5g} failures per machine and day, as given"
     low, high = interval
     return (
-        f"{history.failures} failures in {history.machine_days:.1f} machine-days: {rate:.5f} per machine and day "
+        f"{counted(history.failures, 'failure', 'failures')} in {history.machine_days:.1f} machine-days: "
+        f"{rate:.5f} per machine and day "
         f"({low:.5f} to {high:.5f}); prior {policy.prior_rate:g} over {policy.prior_machine_days:g} machine-days"
     )

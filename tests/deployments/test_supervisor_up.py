@@ -89,7 +89,7 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     assert control.is_up(home)
     declared = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
     assert any(f"{len(declared)} deployments" in line for line in said)
-    assert any("1 machines are ready" in line for line in said)
+    assert any("1 machine is ready" in line for line in said)
 
     def answers() -> bool:
         try:

@@ -188,6 +188,6 @@ def test_machine_is_admitted_after_its_delivery_checks(site: Site) -> None:
     wait_for("it stands by", lambda: name in site.standbys())
     (artifact,) = wait_for("the findings", lambda: site.artifacts(run))
     assert f"admitted {name}" in artifact["description"]
-    assert "1 machines checked" in artifact["data"]
+    assert "1 machine checked" in artifact["data"]
     assert site.ledger.machine(starting).state is MachineState.PROVISIONING
     site.ledger.set_machine(starting, state=MachineState.CORDONED)

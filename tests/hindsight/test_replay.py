@@ -62,7 +62,7 @@ async def test_a_stricter_breaker_leaves_it_to_a_person_with_a_next_attempt(tmp_
     strict = "breaker: {job_at_least: 1, job_share: 0.01}"
     assert (await compared(tmp_path, "gpt-1", strict)).differences == ()
     found = await compared(tmp_path, "gpt-2", strict)
-    assert "1 evictions in the last 60 min, 1 more asked, limit 1 of 4" in row(found, "ends").replayed
+    assert "1 eviction in the last 60 min, 1 more asked, limit 1 of 4" in row(found, "ends").replayed
     assert row(found, "waits").replayed.startswith("for evictions, the 1. time; next attempt after")
 
 

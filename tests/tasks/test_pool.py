@@ -369,7 +369,7 @@ async def test_the_report_tells_size_reasoning_and_cost_with_a_plot(ctx: Context
     found = await pool.estimate.fn(Sizing())
     text = pool_report.markdown(found.plans, found.history_days, "did <this>")
     assert f"# Standby pool: {found.target}" in text
-    assert "1 failures in 1280.0 machine-days" in text
+    assert "1 failure in 1280.0 machine-days" in text
     assert "a whole switch (32 machines" in text
     assert "did \\<this\\>" in text
     assert "Binomial" in text

@@ -15,6 +15,7 @@ from holdfast.models.machine import MachineState
 from holdfast.models.role_rules import own_machines
 from holdfast.models.roles import TRAINER
 from holdfast.operations import flaps
+from holdfast.policies.counted import counted
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
 
@@ -47,7 +48,8 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         of_roles = "".join(f", and {number} for role {role} alone" for role, number in own.items())
         fields = " or `own_machines`" if own else ""
         raise NoStandbyError(
-            f"job {spec.name} wants {spec.machines} machines{of_roles}, {len(standing_by)} stand by{more}: ask for "
+            f"job {spec.name} wants {counted(spec.machines, 'machine', 'machines')}{of_roles}, "
+            f"{counted(len(standing_by), 'stands', 'stand')} by{more}: ask for "
             f"fewer (`machines`{fields} in the job file), or add some (deployment `resize-standby-pool`, or "
             "`holdfast up --machines N` where machines are processes of this host)"
         )

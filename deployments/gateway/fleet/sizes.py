@@ -15,6 +15,7 @@ from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import flaps, resize
+from holdfast.policies.counted import counted
 from holdfast.policies.escalate import waits
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
@@ -60,10 +61,15 @@ class Sizes:
             if machines and not grown:  # it may be smaller than it wants to be, and would grow back
                 await asyncio.to_thread(self._site.ledger.want_size, job.name, machines)
                 await asyncio.to_thread(_forget_wishes, self._site.ledger, job.name)
-            return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
+            return Outcome(
+                outcome=What.IGNORED,
+                message=f"job {job.name} has {counted(machines, 'machine', 'machines')} already",
+            )
         if not job.machines and (standing_by := len(await self._usable(job))) < machines:
-            raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")
+            wants = f"job {job.name} wants {counted(machines, 'machine', 'machines')}"
+            raise NoStandbyError(f"{wants}, {counted(standing_by, 'stands', 'stand')} by")
         now = self._site.clock.now()
+        change = f"{counted(machines, 'machine', 'machines')} instead of {len(job.machines)}"
         return await self._correlator.accept(
             Alert(
                 kind=AlertKind.MANUAL,
@@ -75,7 +81,7 @@ class Sizes:
                     "machines": machines,
                     "by": by,
                     "grown": grown,
-                    "text": f"{machines} machines instead of {len(job.machines)}{f': {note}' if note else ''}",
+                    "text": f"{change}{f': {note}' if note else ''}",
                 },
             )
         )

@@ -74,7 +74,7 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
 @pytest.mark.parametrize(
     ("missing", "known", "told"),
     [
-        (Missing.STANDBY, {"lacking": 1, "standbys": 1}, "1 machines stand by"),
+        (Missing.STANDBY, {"lacking": 1, "standbys": 1}, "1 machine stands by"),
         (Missing.STANDBY, {"lacking": 2, "standbys": 1}, ""),
         (Missing.CHANGE, {"lacking": 1, "standbys": 1}, ""),
         (Missing.CHANGE, {"new_version": "v3"}, "code version v3 came"),
