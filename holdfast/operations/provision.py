@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.drivers.base import meant
 from holdfast.errors import AnewError, HoldfastError
-from holdfast.models.job import Job
+from holdfast.models.job import ENDED, Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
@@ -20,15 +20,40 @@ _log = logging.getLogger(__name__)
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 """A task's lines belong to its run."""
 
+_TURN = "provisioning"
+"""Recoveries that begin or end at once, and the schedule, would each ask for the same machines."""
+
 
 async def provision_for_now(ctx: Context, group: str) -> None:
-    """Ask for one machine of the group, unless one is on its way."""
+    """Ask for a machine of the group for each slot of a job that has none, unless so many are on their way.
+
+    At least one: who asks may have evicted nothing yet. Those that ask at once ask once.
+    """
+    if not await _lacking(ctx, group):
+        return
+    async with turn(ctx.ledger, _TURN):
+        if lacking := await _lacking(ctx, group):
+            await _provision(ctx, lacking, group)
+
+
+async def _lacking(ctx: Context, group: str) -> int:
+    """Return how many machines of the group are to be asked for."""
     made = ctx.ledger.machines(state=MachineState.PROVISIONING)
     lost = {known.name for known in await _never_come(ctx, made)}
-    on_the_way = [known for known in made if known.name not in lost]
-    if not any(group_of(known.name, ctx.policy.spare_pool) == group for known in on_the_way):
-        asked = (1, group) if group else (1,)
-        ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, *asked))
+    on_the_way = [known.name for known in made if known.name not in lost]
+    known = {machine.name: machine for machine in ctx.ledger.machines()}
+    slots = [
+        name
+        for job in ctx.ledger.jobs()
+        if job.state not in ENDED
+        for name in job.machines
+        if name not in known or not known[name].serves(job.name)
+    ]
+
+    def of_group(names: Sequence[str]) -> int:
+        return sum(group_of(name, ctx.policy.spare_pool) == group for name in names)
+
+    return max(max(of_group(slots), 1) - of_group(on_the_way), 0)
 
 
 async def make_ready(ctx: Context, job: Job) -> None:
@@ -45,16 +70,19 @@ async def provision_shortfall(ctx: Context) -> list[str]:
     await _give_up(ctx)
     if not _shortfall(ctx):
         return []
-    # Recoveries that end at once, and the schedule, would each ask for the same machines.
-    async with turn(ctx.ledger, "provisioning"):
+    async with turn(ctx.ledger, _TURN):
         names: list[str] = []
         for group, short in _shortfall(ctx).items():
-            asked = (short, group) if group else (short,)
-            made = await asyncio.to_thread(ctx.driver.provision, *asked)
-            # At once: what is provisioned and not in the ledger would be provisioned again.
-            ctx.ledger.add_provisioning(made)
-            names += made
+            names += await _provision(ctx, short, group)
         return names
+
+
+async def _provision(ctx: Context, machines: int, group: str) -> list[str]:
+    asked = (machines, group) if group else (machines,)
+    made = await asyncio.to_thread(ctx.driver.provision, *asked)
+    # At once: what is provisioned and not in the ledger would be provisioned again.
+    ctx.ledger.add_provisioning(made)
+    return made
 
 
 def _shortfall(ctx: Context) -> dict[str, int]:

@@ -426,3 +426,20 @@ async def test_a_group_that_wants_fewer_than_the_pool_is_sized(tmp_path: Path, d
         run_job(ctx, "h-0", "a-1")
         found, _ = await sized()
         assert [(plan.group, plan.target) for plan in found.plans] == [("h", 1), ("a", 6)]
+
+
+async def test_jobs_that_lack_machines_at_once_ask_for_one_each(ctx: Context, driver: FakeDriver) -> None:
+    """Each asked for one of its own, or waited for the single one that was on its way for another."""
+    add(ctx, "m0", "m1", "m2")
+    for name, machines in (("a", 1), ("b", 2)):
+        ctx.ledger.add_job(JobSpec(name=name, script="t.py", machines=machines, ranks_per_machine=1), "v1")
+        got = ctx.ledger.claim_standbys(name, machines)
+        ctx.ledger.set_job(name, machines=tuple(machine.name for machine in got))
+    for lost in ("m0", "m1", "m2"):
+        ctx.ledger.set_machine(lost, state=MachineState.CORDONED)
+    await asyncio.gather(*(provision.provision_for_now(ctx, "") for _ in range(10)))
+    assert driver.asked == [(3, "")]
+    ctx.ledger.set_job("b", state=JobState.STOPPED)
+    driver.dead = ["m-new-1-0", "m-new-1-1", "m-new-1-2"]
+    await provision.provision_for_now(ctx, "")
+    assert driver.asked == [(3, ""), (1, "")]
