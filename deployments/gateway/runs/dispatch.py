@@ -13,6 +13,8 @@ from holdfast.models.alert import Incident, IncidentState
 RETRY_S = 0.25
 REGISTERED_S = 30.0
 """`holdfast up` registers deployments one by one, once Prefect answers: until then none is reported as missing."""
+ALONE = "it runs without Prefect"
+"""Begins an incident's reason for that."""
 NO_PLAYBOOK_S = 1.0
 """Time for which a deployment that Prefect lacks may still be on its way (`prefect deploy --all`)."""
 
@@ -36,11 +38,16 @@ class Dispatcher:
         """Return whether a start of this incident is under way."""
         return incident_id in self._busy
 
-    def start(self, incident: Incident) -> None:
-        """Start the playbook of the incident's present attempt; returns at once."""
+    def start(self, incident: Incident, alone: str = "") -> None:
+        """Start the playbook of the incident's present attempt; returns at once.
+
+        Args:
+            incident: as it is now.
+            alone: why it is not to run in Prefect; empty: it is.
+        """
         if incident.id not in self._busy:
             self._busy.add(incident.id)
-            self._site.spawn(self._start(incident), f"dispatch {incident.id}")
+            self._site.spawn(self._start(incident, alone), f"dispatch {incident.id}")
 
     def prefect_answered(self) -> None:
         """Note that Prefect's API answers."""
@@ -84,13 +91,13 @@ class Dispatcher:
         self.lacks = now
         self._site.metrics.deployments_missing.set(len(now))
 
-    async def _start(self, incident: Incident) -> None:
+    async def _start(self, incident: Incident, alone: str) -> None:
         try:
             # The caller may have read it before another start came to its end: without Prefect it would run twice.
             incident = await asyncio.to_thread(self._site.ledger.incident, incident.id)
             if incident.state is not IncidentState.OPEN or incident.flow_run_id is not None:
                 return
-            run_id = await self._create(incident)
+            run_id = await (self._offline(incident, alone) if alone else self._create(incident))
             if run_id is not None:
                 await asyncio.to_thread(self._site.ledger.set_incident, incident.id, flow_run_id=run_id)
         except StaleError as error:
@@ -125,7 +132,7 @@ class Dispatcher:
                 return None
 
     async def _offline(self, incident: Incident, why: str) -> str:
-        told = f"it runs without Prefect: {why}"
+        told = f"{ALONE}: {why}"
         if told not in incident.reasons:
             reasons = [*incident.reasons, told]
             await asyncio.to_thread(self._site.ledger.set_incident, incident.id, reasons=reasons)

@@ -35,6 +35,8 @@ class PlaybookRun(Frozen):
     """How long after ``since`` Prefect lets a suspended run go on; None: without a limit."""
     message: str = ""
     """The message of the state, such as the error that ended the run."""
+    raised: bool = False
+    """It failed by an error, of its flow or while this was loaded; it was not cancelled, and did not die."""
 
 
 class Suspended(Frozen):

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
+from holdfast.errors import RefusedError
 from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.history import Action, ActionState, CodeVersion
 from holdfast.models.job import WAS_STOPPED, Job, JobState
 from holdfast.policies.config.policy import GatewayPolicy
+from holdfast.policies.counted import counted
 from holdfast.policies.escalate import overtake
 
 DEAD_AFTER_S = 2.0
@@ -92,6 +94,23 @@ def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
     return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
 
 
+def why_alone(run: PlaybookRun | None, incident: Incident, actions: Sequence[Action]) -> str:
+    """Return why the next attempt is to run without Prefect; empty: it is not.
+
+    A run that raised before it took the incident up is likely one of a worker that cannot run playbooks: started
+    without `HOLDFAST_HOME`, or without this package. The next run would end like it. One that was refused (another run
+    acts on the job) reached the ledger: the next one may come in its turn.
+    """
+    if run is None or not run.raised or attempts_spent(incident, actions):
+        return ""
+    if run.message.startswith(RefusedError.__name__):
+        return ""
+    return (
+        f"its run failed before its first step ({run.message}): can the worker that took it run playbooks, "
+        "as it was started, with its environment?"
+    )
+
+
 def attempts_allowed(incident: Incident, lapse: Lapse, limit: int) -> int:
     """Return after how many attempts an incident is given up, when the run of the present one is not in order."""
     hangs = lapse is Lapse.SILENT and overtake.of_a_package(incident)
@@ -131,7 +150,11 @@ def why_moot(
     if incident.epoch >= job.epoch:
         return ""
     if incident.incident_class is IncidentClass.SCALE_JOB:
-        return f"it has {job.spec.machines} machines already" if _has_its_size(incident, job) else ""
+        return (
+            f"it has {counted(job.spec.machines, 'machine', 'machines')} already"
+            if _has_its_size(incident, job)
+            else ""
+        )
     if incident.machine and incident.machine in job.machines:
         return ""
     return f"the job runs again since epoch {job.epoch}"

@@ -269,6 +269,7 @@ def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
         alive=alive,
         resumable_s=None if until is None else _time(until) - since,
         message=" ".join((state.message or "").removeprefix(_RAISED).split())[:MOST_MESSAGE],
+        raised=state.type is StateType.FAILED,
     )
 
 

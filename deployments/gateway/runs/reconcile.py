@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from holdfast.deployments.gateway.api.approvals import Approvals
 from holdfast.deployments.gateway.fleet.acts import JobActs
 from holdfast.deployments.gateway.intake.requeue import Requeue
-from holdfast.deployments.gateway.runs.dispatch import Dispatcher
+from holdfast.deployments.gateway.runs.dispatch import ALONE, Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
 from holdfast.deployments.gateway.runs.giving_up import GivingUp
 from holdfast.deployments.gateway.runs.judge import (
@@ -18,6 +18,7 @@ from holdfast.deployments.gateway.runs.judge import (
     attempts_spent,
     backoff_s,
     why_again,
+    why_alone,
     why_moot,
 )
 from holdfast.deployments.gateway.runs.stillness import RunStillness
@@ -28,6 +29,7 @@ from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.job import WAS_STOPPED, JobState
 from holdfast.models.lease import JOB_LEASE_S
+from holdfast.policies.counted import counted
 
 AWAY_FACTOR = 2
 """Factor on ``offline_after_s``: a run that shows no sign for so long is started again without Prefect."""
@@ -122,7 +124,8 @@ class Reconciler:
         ended = run is not None and run.phase in (RunPhase.FAILED, RunPhase.ENDED)
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
             return
-        await self._again(incident, why)
+        told = any(reason.startswith(ALONE) for reason in incident.reasons)
+        await self._again(incident, why, "" if told else why_alone(run, incident, actions))
 
     def _by_signs(self, incident: Incident, run: PlaybookRun | None, actions: Sequence[Action]) -> float:
         """Return the time, reckoned from the newest sign: setting the wall clock neither ends nor prolongs a wait."""
@@ -161,7 +164,7 @@ class Reconciler:
             words = f"Prefect is away, and its run shows no sign for {away_s:.0f} s"
             await self._again(incident, Again(Lapse.OFFLINE, words))
 
-    async def _again(self, incident: Incident, why: Again) -> None:
+    async def _again(self, incident: Incident, why: Again, alone: str = "") -> None:
         ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
         if (await asyncio.to_thread(ledger.job, incident.job)).state is JobState.STOPPED:
             # The gateway that stopped it did not come to close the incident, or the site was shut down.
@@ -173,7 +176,8 @@ class Reconciler:
         spent = attempts_spent(incident, actions)
         if spent >= attempts_allowed(incident, why.lapse, limit):
             await self.giving_up.give_up(
-                incident, f"{spent} attempts did not recover it (the last: {why.words})"
+                incident,
+                f"{counted(spent, 'attempt', 'attempts')} did not recover it (the last: {why.words})",
             )
             return
         try:
@@ -183,7 +187,7 @@ class Reconciler:
             return
         self._site.metrics.attempts.labels(why.lapse).inc()
         log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why.words)
-        self._dispatcher.start(newer)
+        self._dispatcher.start(newer, alone)
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents

@@ -300,6 +300,33 @@ async def test_an_incident_read_before_its_run_was_recorded_is_not_started_again
     assert kit.incidents()[0].attempt == 2
 
 
+@pytest.mark.parametrize("able", ["", "it began", "it was refused"])
+async def test_a_run_that_raised_before_its_first_step_is_followed_by_one_without_prefect(
+    kit: Kit, able: str
+) -> None:
+    """A worker without HOLDFAST_HOME: each run ended like the first one, until somebody looked at them."""
+    await kit.running_job()
+    await kit.crash()
+    if able == "it began":
+        begin_attempt(kit)
+    error = "RefusedError: another" if able == "it was refused" else "SettingsError: set HOLDFAST_HOME."
+    failed = kit.runs.runs[FIRST].model_copy(
+        update={"phase": RunPhase.FAILED, "raised": True, "message": error}
+    )
+    kit.runs.runs[FIRST] = failed
+    await kit.tick()
+    (incident,) = kit.incidents()
+    if able:
+        assert (kit.runs.created, kit.runs.offline_started) == ([FIRST, SECOND], [])
+        return
+    assert [name for name, _ in kit.runs.offline_started] == [f"{JOB}-1"]
+    assert "failed before its first step (SettingsError: set HOLDFAST_HOME.)" in incident.reasons[-1]
+    again = f"{JOB}-1#{incident.attempt}"
+    kit.runs.runs[str(incident.flow_run_id)] = failed.model_copy(update={"id": again})
+    await kit.tick(10)
+    assert len(kit.runs.offline_started) == 1, "it was told, and tried"
+
+
 async def test_gateway_killed_before_the_run_was_made(kit: Kit) -> None:
     """The incident was written first: the next gateway makes its run, once."""
     await kit.running_job()
