@@ -14,6 +14,7 @@ from prefect.states import Completed
 from holdfast.errors import LimitError, NoStandbyError, QueuedError, StaleError, StoppedError
 from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
+from holdfast.plugins import PLAYBOOK
 from holdfast.tasks import lease, limits
 from holdfast.tasks.context import context
 from holdfast.tasks.detect import detect
@@ -49,6 +50,7 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
         incident_class = IncidentClass.declare(steps.__name__)
         if not inspect.iscoroutinefunction(steps):
             raise TypeError(f"playbook {steps.__name__} is no coroutine: write `async def {steps.__name__}`")
+        _takes_one(steps)
 
         async def run(incident: Request) -> State[Any]:
             try:
@@ -71,10 +73,27 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
 
         run.__name__, run.__qualname__ = steps.__name__, steps.__qualname__
         run.__module__, run.__doc__ = steps.__module__, steps.__doc__
+        vars(run)[PLAYBOOK] = incident_class.value
         # The parameters are validated already when the gateway makes the run; a person's input in the UI, here.
         return flow(name=steps.__name__.replace("_", "-"), persist_result=False)(run)
 
     return decorate
+
+
+def _takes_one(steps: Steps) -> None:
+    """Refuse a playbook that cannot be called with its case alone: that would show in its first incident.
+
+    Raises:
+        TypeError: it takes more, or nothing.
+    """
+    takes = inspect.signature(steps)
+    try:
+        takes.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"playbook {steps.__name__} takes {takes}: write `async def {steps.__name__}(case: RecoveryContext)`; "
+            "figures of its own are in `case.values`, from its policy entry"
+        ) from None
 
 
 async def _treated(case: RecoveryContext, steps: Steps, would: str) -> State[Any]:

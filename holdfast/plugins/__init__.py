@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+PLAYBOOK = "holdfast_class"
+"""Attribute of the function of a playbook's flow: the incident class that it takes up."""
+
 
 class EntryPoints(StrEnum):
     """The entry point groups."""
@@ -214,6 +217,8 @@ def _checked(found: Found, one: Any) -> Any:
     flow = found.plugin.name.replace("_", "-")
     if getattr(one, "name", None) != flow or not hasattr(one, "fn"):
         raise TypeError(f"{found.plugin.value} is no playbook whose function is called {found.plugin.name}")
+    if not hasattr(one.fn, PLAYBOOK):
+        raise TypeError(f"{found.plugin.value} is a flow, and no playbook: it has no `@playbook(would=...)`")
     return one
 
 

@@ -41,6 +41,7 @@ other = "acme_holdfast.driver:AcmeSettings"
 
 [project.entry-points."holdfast.playbooks"]
 fan_fault = "acme_holdfast.fan_fault:fan_fault"
+fan_flow = "acme_holdfast.fan_fault:fan_flow"
 fan_missing = "acme_holdfast.nowhere:fan_missing"
 "Bad-Name" = "acme_holdfast.fan_fault:fan_fault"
 
@@ -133,6 +134,8 @@ class AcmeDriver:
         self.own = read(AcmeSettings, settings.home)
 """,
     "acme_holdfast/fan_fault.py": '''\
+from prefect import flow
+
 from holdfast.tasks.case import Case
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
@@ -149,6 +152,11 @@ async def fan_fault(case: Case) -> Recovered:
     await swap_in(case)
     resumed = await resume(case)
     return Recovered(summary=resumed.summary)
+
+
+@flow
+async def fan_flow(incident: dict) -> None:
+    """Recover nothing: it never takes its incident up."""
 ''',
 }
 

@@ -190,8 +190,9 @@ def test_a_playbook_that_cannot_be_imported_gets_no_incidents() -> None:
     assert [name.value for name in policy.playbooks] == ["fan_fault"]
     assert not isinstance(classify([alert("no_fans")], context(), policy), Classification)
     broken = {plugin.name: plugin.error for plugin in plugins.load(EntryPoints.PLAYBOOKS)[1]}
-    assert list(broken) == ["Bad-Name", "fan_missing"]
+    assert list(broken) == ["Bad-Name", "fan_flow", "fan_missing"]
     assert "expected a lower-case identifier" in broken["Bad-Name"]
+    assert "is a flow, and no playbook" in broken["fan_flow"]
     assert "No module named 'acme_holdfast.nowhere'" in broken["fan_missing"]
 
 

@@ -43,3 +43,21 @@ def test_a_plain_function_is_refused_when_it_is_loaded() -> None:
 
     with pytest.raises(TypeError, match="write `async def job_crash`"):
         playbook(would="nothing")(cast("Steps", job_crash))
+
+
+def test_steps_that_take_no_case_or_more_are_refused_when_they_are_loaded() -> None:
+    """Both failed in each attempt of their first incident; what has a default is not asked for."""
+
+    async def job_crash() -> Recovered:
+        return Recovered(summary="")
+
+    async def job_hang(_: RecoveryContext, looks: int) -> Recovered:
+        return Recovered(summary=str(looks))
+
+    async def nan_loss(_: RecoveryContext, looks: int = 3) -> Recovered:
+        return Recovered(summary=str(looks))
+
+    for steps, takes in ((job_crash, r"\(\)"), (job_hang, "looks: 'int'")):
+        with pytest.raises(TypeError, match=rf"{takes}.*case: RecoveryContext.*case\.values"):
+            playbook(would="nothing")(cast("Steps", steps))
+    playbook(would="nothing")(nan_loss)
