@@ -32,7 +32,7 @@ class PolicyFile:
     what: str = "policy file"
     """Its name in messages."""
     texts: dict[Location, str] = field(default_factory=dict)
-    """Single values as they are written there, before YAML takes `yes` for true and `12:30` for 750."""
+    """Single values as they are written there, before YAML takes `yes` for true and `010` for 10."""
 
     def line_of(self, location: Location) -> int | None:
         """Return the line of the key at ``location``, or of the nearest key above it."""

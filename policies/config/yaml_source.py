@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ MOST_VALUES = 200_000
 MOST_CHARS = 4 * MOST_BYTES
 """Of all values together, counted in the same way."""
 _SHOWN_CHARS = 80
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_NUMBERS = {
+    _INT: re.compile(r"[-+]?(?:[0-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$"),
+    _FLOAT: re.compile(
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
+    ),
+}
+"""Numbers as they look: to PyYAML 1:30 is one as well, namely 90."""
+_DECIMAL = re.compile(r"[-+]?[0-9][0-9_]*")
 
 
 class YamlTooLargeError(Exception):
@@ -61,7 +71,10 @@ class Budget:
 
 
 class Loader(yaml.SafeLoader):
-    """Makes values of nodes; of PyYAML's own errors for values that look like a number or a date few say where."""
+    """Makes values of nodes; of PyYAML's own errors for values that look like a number or a date few say where.
+
+    Numbers are what they look like, as in YAML 1.2: 010 is ten, not eight, and 1:30 is text.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Return the value of ``node``.
@@ -80,3 +93,14 @@ class Loader(yaml.SafeLoader):
             raise ConstructorError(
                 None, None, f"{shown} cannot be read as {kind}; text stands in quotes", node.start_mark
             ) from error
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Return a whole number; a zero before it does not make it octal."""
+        return int(node.value) if _DECIMAL.fullmatch(node.value) else super().construct_yaml_int(node)
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in known]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_constructor(_INT, Loader.construct_yaml_int)

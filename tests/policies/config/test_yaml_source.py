@@ -87,3 +87,24 @@ def test_what_aliases_and_merges_are_for_is_read(tmp_path: Path) -> None:
     source = parse(path, "job file")
     assert source.values == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": [{"x": 1}, {"x": 1}]}
     assert source.lines["b", "y"] == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("010", 10),
+        ("-007", -7),
+        ("08", 8),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("010.5", 10.5),
+        ("1.0e+3", 1000.0),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+    ],
+)
+def test_a_number_is_what_it_looks_like(tmp_path: Path, written: str, value: object) -> None:
+    """YAML 1.1 takes 010 for eight, and 1:30 for ninety."""
+    path = tmp_path / "job.yaml"
+    path.write_text(f"x: {written}\n")
+    assert parse(path, "job file").values == {"x": value}
