@@ -10,10 +10,11 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
+from holdfast import redact
 from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.classes import ON_PURPOSE
-from holdfast.models.history import Action, machine_of
+from holdfast.models.history import machine_of
 from holdfast.models.job import JobState
 from holdfast.operations.fence import halt
 from holdfast.operations.stop import stop
@@ -131,7 +132,9 @@ async def _close(
 ) -> None:
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
-    await _publish(incident, actions, summary, verdict or Verdict(), now)
+    page = f"{redact.link(case.ctx.settings.gateway)}/ui/"
+    told = story.markdown(incident, actions, summary, verdict or Verdict(), now, page=page)
+    await _publish(incident, told, summary, verdict or Verdict())
     stands = not runs_on and not case.beside
     fails = state is IncidentState.NEEDS_HUMAN and stands
     try:
@@ -144,12 +147,10 @@ async def _close(
     get_run_logger().info("%s: %s", state, summary)
 
 
-async def _publish(
-    incident: Incident, actions: list[Action], summary: str, verdict: Verdict, now: float
-) -> None:
+async def _publish(incident: Incident, told: str, summary: str, verdict: Verdict) -> None:
     await acreate_markdown_artifact(
         key=f"incident-{incident.id}",
-        markdown=story.markdown(incident, actions, summary, verdict, now),
+        markdown=told,
         description=summary,
     )
     await acreate_table_artifact(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from holdfast.models.alert import Alert, Incident, Verdict
 from holdfast.models.history import Action
@@ -24,11 +25,18 @@ def escape(text: object) -> str:
 
 
 def markdown(
-    incident: Incident, actions: Sequence[Action], summary: str, verdict: Verdict, now: float | None = None
+    incident: Incident,
+    actions: Sequence[Action],
+    summary: str,
+    verdict: Verdict,
+    now: float | None = None,
+    *,
+    page: str = "",
 ) -> str:
     """Write the incident report: what was seen, considered and done, with times in seconds since the first alert.
 
-    ``now`` (Unix seconds) ends the account of the time that it took; None: there is none.
+    ``now`` (Unix seconds) ends the account of the time that it took; None: there is none. ``page`` is the address of
+    the status page, for a link to the incident there.
     """
     zero = incident.detected_at
     lines = [
@@ -39,6 +47,10 @@ def markdown(
         f"- job **{escape(incident.job)}**, epoch {incident.epoch}, attempt {incident.attempt}",
         f"- machine {escape(incident.machine or 'not known')}, confidence {incident.confidence:.0%}",
     ]
+    if page:
+        lines.append(
+            f"- [{escape(incident.id)} on the status page](<{page}#/incidents/{quote(incident.id)}>)"
+        )
     lines += [f"- {escape(reason)}" for reason in incident.reasons]
     lines += ["", "## Signals", "", "| after | kind | machine | rank | evidence |", "|--:|---|---|--:|---|"]
     lines += [_signal(alert, zero) for alert in incident.alerts[:20]]

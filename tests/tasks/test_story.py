@@ -48,8 +48,10 @@ def test_the_report_tells_signals_evidence_and_actions() -> None:
         "evicted m1",
         Verdict(suspects=("m1",), evidence=("m1 is odd",)),
         102.0,
+        page="http://[::1]:4300/ui/",
     )
     assert "**evicted m1**" in text
+    assert "- [gpt-1 on the status page](<http://[::1]:4300/ui/#/incidents/gpt-1>)" in text
     assert "| -0.50 s | rank_exit | m1 | 2 |" in text
     assert "SIGKILL" in text
     assert "- m1 is odd" in text
