@@ -21,7 +21,7 @@ _AGAIN = re.compile(
     r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
     r"|\bfall(?:ing|s)? back\b|\bskipp(?:ed|ing)\b"
     r"|\bignor(?:ed|ing)\b|(?<!not be )\brecovered\b|\bcontinuing\b|\bnon-fatal\b"
-    r"|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
+    r"|\bwandb: (?:WARNING|Network error)|\bWARNING\b(?!\(error\))",
     re.IGNORECASE,
 )
 _GIVEN_UP = re.compile(

@@ -68,6 +68,8 @@ def test_of_one_cause_the_first_line_counts() -> None:
         ("503 Service Unavailable, will not be retried", False),
         ("the context cannot be recovered", False),
         ("connection lost, recovered", True),
+        ("WARNING: the disk is slow", True),
+        ("INTERNAL: NCCL operation failed. Last NCCL warning(error) log entry (may be unrelated) ''", False),
         (GPU, False),
         (DISK, False),
     ],
