@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, unloadable
+from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, mixed, unloadable
 from holdfast.policies.classify.patterns import Match
 
 LOG_TAIL_CHARS = 2000
@@ -158,7 +158,7 @@ def evidence(
         log: the end of its log.
         code: folder of the job's code, without links; empty where it is not known.
     """
-    text = envelopes.unwrapped(log)
+    text = envelopes.unwrapped(mixed.separated(log))
     end = _end(text)
     said = failed or _from_log(exit_code, _with_its_beginning(text, end), code)
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")

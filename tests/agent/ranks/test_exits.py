@@ -283,3 +283,17 @@ def test_a_message_that_is_longer_than_the_end_hides_no_exception() -> None:
     raised = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nRuntimeError: Error(s) in loading:\n'
     log = raised + weights
     assert exits.evidence(1, None, log)["error_type"] == "RuntimeError"
+
+
+def test_of_ranks_whose_tracebacks_are_mixed_the_one_with_a_cause_counts(tmp_path: Path) -> None:
+    """A launcher's processes write into one log at once; the others only lost it."""
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Read error [127.0.1.1]:4: Connection reset by peer"
+    theirs = TRACE.replace("TypeError: unsupported operand", lost).splitlines()[1:]
+    lines = zip(TRACE.splitlines()[1:], theirs, strict=True)
+    log = "".join(f"[rank3]: {own}\n[rank0]: {other}\n" for own, other in lines)
+    found = exits.evidence(1, None, log, str(tmp_path))
+    assert (found["error_type"], found["user_frame"], found["cascade"]) == (
+        "TypeError",
+        "train.py:9 in <module>",
+        False,
+    )
