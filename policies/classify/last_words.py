@@ -66,6 +66,7 @@ _AFTER = re.compile(
     r"|Search for `(?:cuda|hip)\w{1,60}' in |(?:CUDA|HIP) kernel errors might be asynchronously reported"
     r"|For debugging consider passing (?:CUDA_LAUNCH|AMD_SERIALIZE)|Compile with `TORCH_USE_(?:CUDA|HIP)_DSA`"
     r"|GPU device may be out of range, do you have"
+    r"|/\S{1,300}\.(?:cc|cpp):\d{1,6}: .{0,60}\b(?:disconnect|close|closing|shut(?:ting)? ?down|destroy|finali[sz]e)\b"
     r"|\d{4}-\d\d-\d\d [\d:.]{8,20}: [IWEF] external/\S{0,200}(?:distributed|coordination|preemption)"
     r"|wandb:(?:\s*$|  |\W{0,8}(?:View |Find logs at|Synced |Waiting for |Run (?:history|summary)|You can sync ))",
     re.IGNORECASE,

@@ -297,3 +297,13 @@ def test_of_ranks_whose_tracebacks_are_mixed_the_one_with_a_cause_counts(tmp_pat
         "train.py:9 in <module>",
         False,
     )
+
+
+def test_what_a_library_says_of_its_own_end_hides_no_traceback(tmp_path: Path) -> None:
+    """Written while the process ends; another line of C++ may be what it ended of."""
+    noise = (
+        "/arrow/cpp/src/arrow/status.cc:137: Failed to disconnect hdfs client: IOError: [errno 9] Bad file\n"
+    )
+    assert exits.evidence(1, None, TRACE + noise, str(tmp_path))["user_frame"] == "train.py:9 in <module>"
+    other = "/src/pool.cc:31: worker 3 is out of ring space\n"
+    assert exits.evidence(1, None, TRACE + other, str(tmp_path)).get("user_frame") is None
