@@ -50,10 +50,12 @@ _KILLED_CHILD = re.compile(r"^ *exitcode *: -\d", re.MULTILINE)
 _ABOVE = re.compile(
     r"\b(?:(?:see|check|reported)\b.{0,60}|(?:errors?|statements?|messages?|output|logs?|traceback) )"
     r"\babove\b(?! ?(?:the |a |its )?(?:[\d<=>.-]*\d|threshold|tolerance|limit|maximum))"
-    r"|Please use the NLTK Downloader",
+    r"|Please use the NLTK Downloader|worker process has died\. Worker exit type: SYSTEM_ERROR",
     re.IGNORECASE,
 )
-"""Of an exception that only names where the error stands; of a download that failed, for a reason printed before."""
+"""Of an exception that only names where the error stands; of a download that failed, for a reason printed before.
+
+Also of Ray's, of a process that ended by no exception: its log or Ray's monitor of the node states why."""
 _FRAME = re.compile(r'^(?:  |> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
 _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""

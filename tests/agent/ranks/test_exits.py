@@ -307,3 +307,14 @@ def test_what_a_library_says_of_its_own_end_hides_no_traceback(tmp_path: Path) -
     assert exits.evidence(1, None, TRACE + noise, str(tmp_path))["user_frame"] == "train.py:9 in <module>"
     other = "/src/pool.cc:31: worker 3 is out of ring space\n"
     assert exits.evidence(1, None, TRACE + other, str(tmp_path)).get("user_frame") is None
+
+
+def test_of_a_process_that_ray_lost_the_log_says_why() -> None:
+    """Its exception names no reason; where the log has none either, it is not known."""
+    died = (
+        "Traceback (most recent call last):\nray.exceptions.ActorDiedError: The actor died.\n\tpid: 64\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x\n"
+    )
+    killed = "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed\n"
+    assert exits.evidence(1, None, killed + died)["cause"] == "host_memory"
+    assert "cause" not in exits.evidence(1, None, died)
