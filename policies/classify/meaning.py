@@ -38,8 +38,9 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
             return explains(IncidentClass.HOST_PRESSURE, Beside.RAISED, Beside.HANG, confidence=0.7)
         case AlertKind.DCGM_HEALTH | AlertKind.DCGM_DIAG if evidence.get("level") == "warn":
             return explains(IncidentClass.JOB_CRASH, Beside.EXIT)
-        case AlertKind.MOUNT_UNRESPONSIVE if evidence.get("recovers") is True:
-            # A line of the kernel log: servers that take turns, one after the other, are no mount that is gone.
+        case AlertKind.MOUNT_UNRESPONSIVE | AlertKind.FILESYSTEM_ERROR if evidence.get("recovers") is True:
+            # A line of the kernel log: servers that take turns, one after the other, are no mount that is gone; a bad
+            # block of which another copy may be good is no broken file system.
             return explains(IncidentClass.STORAGE_FAULT, Beside.RAISED, Beside.HANG)
         case AlertKind.KERNEL_PANIC if evidence.get("what") not in (None, "", "panic"):
             # An oops or a lockup that the host survived.

@@ -40,7 +40,7 @@ FILESYSTEM_ERROR = Kind(
     "filesystem_error",
     SignalScope.HOST,
     "A file system reports corruption, or was remounted read-only because of it.",
-    evidence="filesystem, device, line",
+    evidence="filesystem, device, recovers (a block of which another copy may be good), line",
     meaning=alone(IncidentClass.STORAGE_FAULT, beside=(Beside.RAISED, Beside.HANG)),
     precedence=310,
     every=_EVERY,

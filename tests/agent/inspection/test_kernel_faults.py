@@ -303,3 +303,19 @@ def test_two_ports_that_hang_are_two_signals(log: Path) -> None:
     line = "Oct 15 19:26:35 n7 kernel: NETDEV WATCHDOG: {} (igb): transmit queue 5 timed out"
     write(log, line.format("eth1"), line.format("eth2"))
     assert [alert.evidence["device"] for alert in detector.poll()] == ["eth1", "eth2"]
+
+
+def test_a_bad_block_of_btrfs_is_no_broken_file_system(log: Path, tmp_path: Path) -> None:
+    """Another copy may be good, and mends it; that the file system turns read-only is a fault of its own."""
+    detector = KernelLog("m0", log, LIMITS.intervals, block=tmp_path)
+    write(
+        log,
+        "BTRFS warning (device sda2): csum failed root 257 ino 41 off 0 csum 0x3e expected csum 0x12 mirror 1",
+        "BTRFS error (device sda2): bdev /dev/sda2 errs: wr 0, rd 0, flush 0, corrupt 3, gen 0",
+        "BTRFS info (device sda2): read error corrected: ino 0 off 2544 (dev /dev/sda2 sector 5132)",
+    )
+    block = detector.poll()
+    assert [(alert.kind, alert.evidence.get("recovers")) for alert in block] == [("filesystem_error", True)]
+    write(log, "BTRFS: error (device sda2) in btrfs_commit_transaction:2564: errno=-5 IO failure")
+    write(log, "BTRFS info (device sda2 state E): forced readonly")
+    assert "recovers" not in detector.poll()[0].evidence

@@ -341,6 +341,20 @@ def test_a_queue_that_its_driver_resets_explains_and_never_acts_alone() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
+def test_a_block_that_another_copy_may_mend_explains_and_never_acts_alone() -> None:
+    """A file system that is broken opens an incident by itself."""
+
+    def wrong(**more: object) -> Alert:
+        evidence = {"device": "sda2", "filesystem": "btrfs", **more}
+        return alert(AlertKind.FILESYSTEM_ERROR, machine="m1", at=NOW, evidence=evidence)
+
+    assert isinstance(classify([wrong(recovers=True)], context()), NoAction)
+    assert classified(wrong()).incident_class is IncidentClass.STORAGE_FAULT
+    assert (
+        classified(wrong(recovers=True), alert(AlertKind.HANG)).incident_class is IncidentClass.STORAGE_FAULT
+    )
+
+
 @pytest.mark.parametrize("label", ["replica", "prometheus_replica"])
 def test_one_network_fault_that_a_pair_of_monitors_reports_is_no_second_one(label: str) -> None:
     """Two Prometheus servers whose label reaches Alertmanager; each one's second report counts."""
