@@ -74,6 +74,8 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 """Begins a line that may follow the exception of which a program ends: of its message, or of its exit functions."""
+_GIVEN_UP = "expert_timeout"
+"""The pattern of kernels that wait for other ranks, print that none came, and trap."""
 GRAVITY: Mapping[str, int] = {
     "gpu": 5,
     "crash": 4,
@@ -234,6 +236,12 @@ def asserted(log: str) -> Match | None:
     return next(
         (each for each in found if each.pattern.cause == "numeric" and "Assertion `" in each.line), None
     )
+
+
+def trapped(log: str) -> Match | None:
+    """Return the line in which a kernel that waited for another rank gave up: it ends itself, as a failed launch."""
+    found = registry(RANK_LOG_FILE).matches(recent(log))
+    return next((each for each in found if each.pattern.name == _GIVEN_UP), None)
 
 
 def cause(log: str) -> Match | None:

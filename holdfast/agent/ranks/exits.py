@@ -30,6 +30,8 @@ _OUR_FOLDERS = tuple(
     os.path.join(_HERE, name, "") for name in ("agent", "data", "integrations", "session", "storage")
 )
 _SESSION = os.path.join("holdfast", "session", "session.py")
+_LAUNCH = "unspecified launch failure"
+"""CUDA's words for a kernel that faulted, and for one that ended itself (``trap``)."""
 _ASSERTED = "cuda_assert"
 """Pattern of the exception after an assertion in a kernel failed: which one, only the log has."""
 
@@ -60,12 +62,17 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
         above = last_words.cause(log) if last_words.points_above(error) else None
         found = _of_error(error) or above
         failed_assertion = found is not None and found.pattern.name == _ASSERTED
-        return (last_words.asserted(log) if failed_assertion else None) or found
-    return (_of_error(error) if _told(error) else None) or last_words.cause(log)
+        return (last_words.asserted(log) if failed_assertion else None) or _before_trap(found, log)
+    return _before_trap((_of_error(error) if _told(error) else None) or last_words.cause(log), log)
 
 
 def _of_error(error: Mapping[str, Any]) -> Match | None:
     return last_words.match_exception(error) or last_words.behind(error)
+
+
+def _before_trap(found: Match | None, log: str) -> Match | None:
+    """Return why a kernel ended itself, where the log has that; else what was found."""
+    return (last_words.trapped(log) if found is not None and _LAUNCH in found.line else None) or found
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:

@@ -318,3 +318,16 @@ def test_of_a_process_that_ray_lost_the_log_says_why() -> None:
     killed = "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed\n"
     assert exits.evidence(1, None, killed + died)["cause"] == "host_memory"
     assert "cause" not in exits.evidence(1, None, died)
+
+
+def test_a_kernel_that_gave_up_waiting_is_an_echo() -> None:
+    """It traps, which CUDA reports as a failed launch, of an abort and of an exception; one alone is the GPU's."""
+    gave_up = (
+        "DeepEP dispatch NVL receiver timeout, channel: 6, RDMA: 0, nvl: 0, src NVL: 5, head: 3, tail: 3\n"
+    )
+    failed = "CUDA error: unspecified launch failure"
+    said = {"error_type": "AcceleratorError", "message": failed, "at": 1.0}
+    for exit_code, error in ((-6, None), (1, said)):
+        log = f"{failed}\n" if error is None else ""
+        assert exits.evidence(exit_code, error, gave_up + log)["cascade"]
+        assert exits.evidence(exit_code, error, log)["cause"] == "gpu"
