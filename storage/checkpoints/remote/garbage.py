@@ -2,7 +2,8 @@
 
 Nothing of a live upload is touched: everything younger than a grace period stays, and an upload is given up
 in less. Nothing that a kept checkpoint refers to is touched either; when a manifest cannot be read, nothing at all
-is deleted, because it is not known what that manifest refers to.
+is deleted, because it is not known what that manifest refers to. Nor is anything when the store's list turns out to
+be of an earlier time, as a cache or a store of several sites may give it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def collect(
 
     Raises:
         CheckpointError: a manifest cannot be read; nothing was deleted.
-        UnavailableError: the store does not answer.
+        UnavailableError: the store does not answer, or lists what it had before; nothing was deleted then.
     """
     now = (clock or SystemClock()).now()
     objects = {item.key: item for item in store.list(manifests.checkpoints_prefix(job))}
@@ -98,6 +99,9 @@ def collect(
         for upload in _unfinished(store, manifests.checkpoints_prefix(job))
         if upload.active_at <= now - grace_s
     ]
+    unlisted = {object_key(_folder(key), MANIFEST) for key in gone} - objects.keys()
+    good = [each.key for each in checkpoints if dropped and each.key in kept and not each.suspect]
+    _require_absent(store, [*unlisted, *(object_key(key, SUSPECT) for key in good)])
     if not dry_run:
         # All that was looked at takes minutes, in which a job may have begun to start from one of them.
         going = {key: _content(store, key) for key in dropped if not _wanted(store, key, objects)}
@@ -148,6 +152,16 @@ def _unfinished(store: ObjectStore, prefix: str) -> Sequence[Unfinished]:
     except UnavailableError as error:
         _log.warning("unfinished uploads under %s stay, with what they hold: %s", prefix, error)
         return ()
+
+
+def _require_absent(store: ObjectStore, keys: Collection[str]) -> None:
+    """Check that objects whose absence would have others deleted are absent, and not just left out of the list."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="absent") as readers:
+        there = [key for key, found in zip(keys, readers.map(store.exists, keys), strict=True) if found]
+    if there:
+        raise UnavailableError(
+            f"nothing is deleted: the store's list is of an earlier time than {min(there)}, which is not in it"
+        )
 
 
 def _content(store: ObjectStore, key: str) -> bytes | None:

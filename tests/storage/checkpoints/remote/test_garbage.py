@@ -194,6 +194,22 @@ def test_nothing_goes_while_a_manifest_cannot_be_read(store: S3Store) -> None:
     assert keys(store) == before
 
 
+@pytest.mark.parametrize("left_out", [manifests.MANIFEST, manifests.SUSPECT])
+def test_nothing_goes_by_a_list_of_an_earlier_time(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    """A checkpoint whose upload was under way then is complete by now, and one that was good is suspect."""
+    made = {step: complete(store, step) for step in (10, 20, 30)}
+    manifests.mark_suspect(store, made[30], "NaN")
+    before, newest = keys(store), object_key(made[30].key, left_out)
+    real = store.list
+    monkeypatch.setattr(store, "list", lambda prefix: (each for each in real(prefix) if each.key != newest))
+    with pytest.raises(UnavailableError, match=f"nothing is deleted.*step-0000000030-e1/{left_out}"):
+        later(store)
+    monkeypatch.undo()
+    assert keys(store) == before
+
+
 def test_killed_half_way_it_goes_on(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """First the manifest goes: what is left of a checkpoint then is garbage, never a torn checkpoint."""
     for step in (10, 20, 30):
