@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from prefect.logging import get_run_logger
 
-from holdfast.models.alert import Alert, Incident
+from holdfast.models.alert import Alert, Incident, IncidentClass
 from holdfast.models.history import Epoch
 from holdfast.operations import restore as choose
 from holdfast.policies.restore import poisoned
@@ -62,11 +62,31 @@ def _run(epoch: Epoch, failure: str) -> poisoned.EpochRun:
 
 def _failures(case: RecoveryContext, incident: Incident) -> dict[int, str]:
     """Return how each epoch ended that the incident's alerts name."""
-    evicted = any(action.state == "done" for action in case.ctx.ledger.actions(incident.id, "evict"))
+    evicted = _evicted(case, incident)
     by_epoch: dict[int, list[Alert]] = defaultdict(list)
     for alert in incident.alerts:
         by_epoch[alert.epoch or incident.epoch].append(alert)
     return {
-        epoch: poisoned.failure(incident.incident_class, alerts, evicted)
+        epoch: poisoned.failure(_class_of(incident, epoch), alerts, epoch in evicted)
         for epoch, alerts in by_epoch.items()
     }
+
+
+def _evicted(case: RecoveryContext, incident: Incident) -> set[int]:
+    """Return the epochs of the incident for whose end a machine was evicted."""
+    epoch, found = incident.epoch, set()
+    for action in case.ctx.ledger.actions(incident.id, evidence=False):
+        if action.kind == "start":
+            epoch = int(action.result.get("epoch") or epoch)
+        elif action.kind == "evict" and action.state == "done":
+            found.add(epoch)
+    return found
+
+
+def _class_of(incident: Incident, epoch: int) -> IncidentClass:
+    """Return the class by which an epoch's end is judged.
+
+    What starts without the lost machine, and falls, is diagnosed as a crash (:mod:`~holdfast.tasks.fell_again`).
+    """
+    replaced = incident.incident_class is IncidentClass.MACHINE_FAULT and epoch > incident.epoch
+    return IncidentClass.JOB_CRASH if replaced else incident.incident_class
