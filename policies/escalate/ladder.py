@@ -14,6 +14,13 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
+from holdfast.errors import (
+    CheckpointError,
+    DamagedError,
+    ScriptRefusedError,
+    UnavailableError,
+    UncoveredError,
+)
 from holdfast.models.alert import AlertKind, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.classes import ON_PURPOSE, IncidentClass
@@ -172,8 +179,10 @@ def next_rung(  # noqa: PLR0917
     return (_elsewhere(decision, ladder, seen) if again else None) or decision
 
 
-_OF_NO_DATA = frozenset({AlertKind.REPLICA_DIFFERS.value})
-"""Failures that data does not make: replicas apply the same gradients, whatever they were computed from."""
+_OF_STATES = (CheckpointError, ScriptRefusedError, DamagedError, UncoveredError, UnavailableError)
+_OF_NO_DATA = frozenset({AlertKind.REPLICA_DIFFERS.value, *(error.__name__ for error in _OF_STATES)})
+"""Failures that data does not make: replicas apply the same gradients, whatever they were computed from; and errors of
+saves and restores, also of a store that does not answer, come before a sample is read."""
 _AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
 """Rungs that wait while the data is a suspect and may be skipped; evidence against code or a machine comes first."""
 

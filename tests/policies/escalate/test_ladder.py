@@ -206,6 +206,16 @@ def test_the_data_is_named_when_the_same_step_fails_again() -> None:
     assert not decide([of(killed(3, 20), Rung.RETRY)], seen=outside).data
 
 
+@pytest.mark.parametrize(
+    "error", ["UnavailableError", "DamagedError", "UncoveredError", "ScriptRefusedError"]
+)
+def test_errors_of_saves_and_restores_name_no_data(error: str) -> None:
+    """A store that refuses one object of the state: nothing was read after that step, and none of it is skipped."""
+    seen = Circumstances(signature=killed(3, 20, error), may_skip=3)
+    found = decide([of(killed(3, 20, error), Rung.RETRY)], seen=seen)
+    assert (found.data, found.skip) == ("", None)
+
+
 def test_data_at_which_the_job_fell_twice_is_passed_over_where_its_file_allows_it() -> None:
     """Instead of a retry, a replay, an older state or a person; once for a step, and so often as is allowed."""
     history = [of(killed(3, 20, "OSError"), Rung.RETRY)]
