@@ -57,6 +57,12 @@ _NO_ANSWER = (
 )
 
 
+class NotAStoreError(BotoCoreError):
+    """A good answer that no store of S3's kind gives."""
+
+    fmt = "{operation} was answered with status {status} and without a field that every answer of S3 has"
+
+
 def code_of(error: BaseException) -> str:
     """Return the S3 error code, or empty when the failure is not an answer of the store."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
@@ -130,6 +136,11 @@ def _trouble(error: Exception, endpoint: str, what: str) -> str:
         return (
             f"S3 at {endpoint}: no TLS ({error}). Where its certificate is of a CA that this host does not know, name "
             "the CA's file in AWS_CA_BUNDLE, in the environment of the control plane and of machines."
+        )
+    if isinstance(error, NotAStoreError):
+        return (
+            f"{endpoint} is no S3 ({what}: {error}): check HOLDFAST_S3_ENDPOINT, and whether a login page or a proxy "
+            "answers in place of the store."
         )
     if isinstance(error, BotoCoreError | ConnectionError):
         return (

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from boto3.session import Session
 
+from holdfast.storage.objects.failures import NotAStoreError
+
 if TYPE_CHECKING:
+    from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
 
 _session = functools.cache(Session)
 """One for all stores of a process: the descriptions of the service are read once, which costs 0.1 s."""
 _making = threading.Lock()
+_ALWAYS = {
+    "PutObject": ("ETag",),
+    "CreateMultipartUpload": ("UploadId",),
+    "UploadPart": ("ETag",),
+    "HeadObject": ("ETag",),
+    "ListObjectsV2": ("Name", "IsTruncated", "KeyCount", "MaxKeys"),
+}
+"""Fields of which each store's good answer has at least one, by operation."""
 
 
 def get_ready() -> None:
@@ -29,7 +40,20 @@ def make_client(**options: Any) -> S3Client:
         client = _session().client("s3", **options)
     client.meta.events.register("before-parse.s3.GetObject", _no_stream_in_errors)
     client.meta.events.register("before-call.s3.DeleteObjects", _digested)
+    for operation in _ALWAYS:
+        client.meta.events.register(f"after-call.s3.{operation}", _of_a_store)
     return client
+
+
+def _of_a_store(parsed: dict[str, Any], model: OperationModel, **_: object) -> None:
+    """Refuse a good answer that no store gives, as of a login page or proxy in between: nothing was kept or listed.
+
+    Raises:
+        NotAStoreError: it has nothing of what each answer to this operation has.
+    """
+    status = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if 200 <= status < 300 and not any(name in parsed for name in _ALWAYS[model.name]):
+        raise NotAStoreError(operation=model.name, status=status)
 
 
 def _digested(params: dict[str, Any], **_: object) -> None:

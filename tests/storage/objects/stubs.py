@@ -50,6 +50,26 @@ class _Handler(_Quiet):
         self.wfile.write(b"bytes")
 
 
+class Page(_Server):
+    """Answers every request with a page for people."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _PageHandler)
+
+
+class _PageHandler(_Quiet):
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        page = b"<html><body>Log in</body></html>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else page)
+
+    do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  (names of the base class)
+
+
 class Torn(_Server):
     """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
 

@@ -30,7 +30,7 @@ from holdfast.storage.objects import deadline, failures, patience
 from holdfast.storage.objects.s3 import S3Store
 from holdfast.storage.objects.s3_requests import READ_TIMEOUT_S
 from tests.retries import by_hand
-from tests.storage.objects.stubs import Deletes, Torn, scripted, served, silent
+from tests.storage.objects.stubs import Deletes, Page, Torn, scripted, served, silent
 
 
 def _store(endpoint: str, attempts: int = 3, timeout_s: float = 60.0) -> S3Store:
@@ -155,6 +155,28 @@ def test_untrusted_certificate_is_named() -> None:
     )
     assert "AWS_CA_BUNDLE" in told
     assert "does not answer" not in told
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.put("k", b"bytes"),
+        lambda store: store.put_view("k", memoryview(b"bytes"), within_s=60.0),
+        lambda store: store.put_view("k", memoryview(bytes(17 << 20)), within_s=60.0),
+        lambda store: store.put_stream("k", io.BytesIO(bytes(17 << 20))),
+        lambda store: store.head("k"),
+        lambda store: store.exists("k"),
+        lambda store: list(store.list("")),
+        lambda store: store.folders(""),
+    ],
+)
+def test_a_page_in_place_of_the_store_is_no_answer(ask: Callable[[S3Store], object]) -> None:
+    """A proxy that wants a login: what was put was kept nowhere, and an empty list says nothing."""
+    with (
+        served(Page()) as server,
+        pytest.raises(UnavailableError, match="is no S3"),
+    ):
+        ask(_store(server.endpoint, attempts=1))
 
 
 def test_retries_are_bounded() -> None:
