@@ -75,9 +75,8 @@ def test_evictions_of_a_job_are_bounded(size: int, most: int) -> None:
     assert weigh(seen("m1"), past, [NOW - 1] * (most - 1), size, POLICY).machines == ("m1",)
     full = weigh(seen("m1"), past, [NOW - 1] * most, size, POLICY)
     assert not full.machines
-    assert (
-        f"{most} machines of the job were evicted for that within 24 h, limit {most} of {size}" in full.spared
-    )
+    gone = "1 machine of the job was" if most == 1 else f"{most} machines of the job were"
+    assert f"{gone} evicted for that within 24 h, limit {most} of {size}" in full.spared
     assert weigh(seen("m1"), past, [NOW - DAY] * most, size, POLICY).machines == ("m1",)
 
 
