@@ -97,7 +97,8 @@ def aggregate(
     ended = ended_parts.by_rank(own)
     told = ended_parts.in_words(ended)
     if answer.explained:
-        return answer.model_copy(update={"reasons": (*answer.reasons, *told)})
+        excuse = "" if answer.suspects else answer.reasons[0]
+        return answer.model_copy(update={"reasons": (*answer.reasons, *told), "excuse": excuse})
     script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
     excuse = "" if answer.sure else _held(answer.outliers, own) or ended_parts.excuse(answer.outliers, ended)
     reasons = (*answer.reasons, *told)

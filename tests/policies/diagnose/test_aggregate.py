@@ -54,6 +54,7 @@ def test_processes_that_are_stopped_everywhere_are_no_machines_fault() -> None:
     answer = found([dump(r, WAIT, process_state="T") for r in range(8)])
     assert (answer.suspects, answer.explained, answer.over_limit) == ((), True, False)
     assert "signals from outside" in answer.reasons[-1]
+    assert answer.excuse.endswith("are stopped (state T), as by a signal from outside")
 
 
 def test_a_stopped_process_without_a_stack_counts_too() -> None:
