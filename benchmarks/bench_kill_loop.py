@@ -24,6 +24,8 @@ EVERY_S = {60.0: 95.0, 30.0: 90.0, 15.0: 80.0}
 KILLS = 6
 ENV_KILLS = "BENCH_KILLS"
 """Fewer kills each, for a look; the page says how many there were."""
+ENV_EVERY_S = "BENCH_EVERY_S"
+"""Some of the intervals, separated by commas."""
 CALM_S = 15.0
 PEERS_SCRIPT = "kill_loop_train.py"
 """Of the launchers that keep no state."""
@@ -44,7 +46,8 @@ NOTES = (
 def run(site: Site, n: int) -> list[Row]:
     """Rows for each interval; the number of kills is the same for all."""
     here = peers.available()
-    return [row for every_s, goal in EVERY_S.items() for row in _interval(site, n, every_s, goal, here)]
+    chosen = [float(each) for each in os.environ.get(ENV_EVERY_S, "").split(",") if each] or list(EVERY_S)
+    return [row for every_s in chosen for row in _interval(site, n, every_s, EVERY_S[every_s], here)]
 
 
 def _interval(site: Site, n: int, every_s: float, goal: float, here: Sequence[Peer]) -> list[Row]:
