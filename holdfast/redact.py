@@ -29,6 +29,11 @@ def passwords(text: str) -> str:
     return _PARAMETER.sub(rf"\g<1>{_HIDDEN}", _USERINFO.sub(rf"\g<1>{_HIDDEN}@", text))
 
 
+def page(gateway: str) -> str:
+    """Return the address of the status page that the gateway at this URL serves, as :func:`link` does."""
+    return f"{link(gateway)}/ui/"
+
+
 def link(url: str) -> str:
     """Return a URL for people to follow: without user and password, which a browser asks for."""
     scheme, mark, rest = url.partition("://")

@@ -132,9 +132,9 @@ async def _close(
 ) -> None:
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
-    page = f"{redact.link(case.ctx.settings.gateway)}/ui/"
-    told = story.markdown(incident, actions, summary, verdict or Verdict(), now, page=page)
-    await _publish(incident, told, summary, verdict or Verdict())
+    found, page = verdict or Verdict(), redact.page(case.ctx.settings.gateway)
+    told = story.markdown(incident, actions, summary, found, now, page=page)
+    await _publish(incident, told, summary, found)
     stands = not runs_on and not case.beside
     fails = state is IncidentState.NEEDS_HUMAN and stands
     try:

@@ -13,6 +13,7 @@ from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
 from holdfast.client import job_code
 from holdfast.models.job import JobState
+from holdfast.policies.counted import counted
 
 
 def pause(job: JobName, as_json: AsJson = False) -> None:
@@ -93,7 +94,7 @@ def scale(
         with context.gateway() as gateway:
             gateway.scale_role(job, role, number, note)
             warnings = roles.crowded(gateway.history(job).get("status") or {}, role)
-        replicas = "1 replica" if number == 1 else f"{number} replicas"
+        replicas = counted(number, "replica", "replicas")
         line = "\n".join(
             [f"{job}: {replicas} of {role}; the ranks are left alone.", *(f"{each}." for each in warnings)]
         )

@@ -40,11 +40,11 @@ def up(
     folder, aside = new_home(home), progress(as_json)
     settings = control.up(folder, machines, aside, port=port)
     known = settings_module.load(folder)
-    gateway = redact.link(known.gateway)
-    aside(f"status page: {gateway}/ui/ (log in with the secret file's content)")
+    gateway, page = redact.link(known.gateway), redact.page(known.gateway)
+    aside(f"status page: {page} (log in with the secret file's content)")
     aside(links.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"
-    tell(as_json, line, home=folder, gateway=gateway, page=f"{gateway}/ui/")
+    tell(as_json, line, home=folder, gateway=gateway, page=page)
     if foreground:
         control.stay(settings)
 

@@ -98,7 +98,7 @@ class Gateway:
     @property
     def page(self) -> str:
         """Address of the status page."""
-        return f"{redact.link(self.url)}/ui/"
+        return redact.page(self.url)
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Return whether it answers at all; never raises."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from holdfast.errors import SettingsError
@@ -32,16 +33,18 @@ def check_scripts(code: Path, spec: JobSpec) -> None:
     """Check the training script of a job, and those of its roles.
 
     Raises:
-        SettingsError: see :func:`check_script`.
+        SettingsError: one is missing, outside the code directory, ignored by git, or does not parse; or git cannot list
+            the directory's files.
     """
-    check_script(code, spec.script)
+    shipped = list_files(code)
+    _check_script(code, shipped, spec.script, "script")
     for name, role in spec.roles.items():
         if name != TRAINER:
-            check_script(code, role.script, f"roles.{name}.script")
+            _check_script(code, shipped, role.script, f"roles.{name}.script")
 
 
-def check_script(code: Path, script: str, field: str = "script") -> None:
-    """Check that a script is there and is Python, before anything is shipped.
+def _check_script(code: Path, shipped: Collection[str], script: str, field: str) -> None:
+    """Check that a script is there, is ``shipped`` and is Python, before anything is stored.
 
     Raises:
         SettingsError: it is missing, outside the code directory, ignored by git, or does not parse.
@@ -51,7 +54,7 @@ def check_script(code: Path, script: str, field: str = "script") -> None:
         raise SettingsError(
             f"{field} = {script!r}: no such file in {code}; expected a path inside the code directory."
         )
-    if ignored := _ignored(code, script):
+    if ignored := _ignored(code, shipped, script):
         raise SettingsError(f"{field} = {script!r}: {ignored}.")
     try:
         ast.parse(path.read_bytes(), filename=str(path))
@@ -72,20 +75,17 @@ def explain_missing(code: Path, message: str) -> str:
         message: of the script's error.
     """
     found = _NO_SUCH_FILE.search(message)
-    ignored = _ignored(code, found[1]) if found else ""
+    ignored = _ignored(code, list_files(code), found[1]) if found else ""
     return f"{ignored}; keep data elsewhere and name it by a path that the machines have" if ignored else ""
 
 
-def _ignored(code: Path, name: str) -> str:
+def _ignored(code: Path, shipped: Collection[str], name: str) -> str:
     """Return that the file is there and is not shipped; empty: it is shipped, or is not there."""
     inside = os.path.normpath(name)
-    if os.path.isabs(inside) or inside.startswith("..") or not (code / inside).is_file():
+    outside = os.path.isabs(inside) or inside.startswith("..")
+    if outside or inside in shipped or not (code / inside).is_file():
         return ""
-    return (
-        ""
-        if inside in list_files(code)
-        else f"{inside} lies in {code}, but git ignores it: it is not shipped"
-    )
+    return f"{inside} lies in {code}, but git ignores it: it is not shipped"
 
 
 def store(settings: Settings, job: str, code: Path) -> str:

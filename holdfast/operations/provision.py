@@ -38,9 +38,6 @@ async def provision_for_now(ctx: Context, group: str) -> None:
 
 async def _lacking(ctx: Context, group: str) -> int:
     """Return how many machines of the group are to be asked for."""
-    made = ctx.ledger.machines(state=MachineState.PROVISIONING)
-    lost = {known.name for known in await _never_come(ctx, made)}
-    on_the_way = [known.name for known in made if known.name not in lost]
     known = {machine.name: machine for machine in ctx.ledger.machines()}
     slots = [
         name
@@ -49,6 +46,9 @@ async def _lacking(ctx: Context, group: str) -> int:
         for name in job.machines
         if name not in known or not known[name].serves(job.name)
     ]
+    made = [machine for machine in known.values() if machine.state is MachineState.PROVISIONING]
+    lost = {machine.name for machine in await _never_come(ctx, made)}
+    on_the_way = [machine.name for machine in made if machine.name not in lost]
 
     def of_group(names: Sequence[str]) -> int:
         return sum(group_of(name, ctx.policy.spare_pool) == group for name in names)

@@ -7,7 +7,7 @@ progress, and lines that announce a retry.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.policies.classify.boxed import BOXED, START, unboxed
@@ -232,16 +232,16 @@ def points_above(error: Mapping[str, Any]) -> bool:
 
 def asserted(log: str) -> Match | None:
     """Return a kernel's failed assertion about numbers that are not finite: its exception leaves it out."""
-    found = registry(RANK_LOG_FILE).matches(recent(log))
-    return next(
-        (each for each in found if each.pattern.cause == "numeric" and "Assertion `" in each.line), None
-    )
+    return _first(log, lambda each: each.pattern.cause == "numeric" and "Assertion `" in each.line)
 
 
 def trapped(log: str) -> Match | None:
     """Return the line in which a kernel that waited for another rank gave up: it ends itself, as a failed launch."""
-    found = registry(RANK_LOG_FILE).matches(recent(log))
-    return next((each for each in found if each.pattern.name == _GIVEN_UP), None)
+    return _first(log, lambda each: each.pattern.name == _GIVEN_UP)
+
+
+def _first(log: str, wanted: Callable[[Match], bool]) -> Match | None:
+    return next(filter(wanted, registry(RANK_LOG_FILE).matches(recent(log))), None)
 
 
 def cause(log: str) -> Match | None:

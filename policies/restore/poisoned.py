@@ -19,6 +19,7 @@ from holdfast.models.base import Frozen
 from holdfast.policies.classify import usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.policy import PoisonedPolicy
+from holdfast.policies.counted import counted
 
 _OF_STATES = frozenset(
     {
@@ -110,7 +111,7 @@ def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> StateFinding:
         times, which = len(failures), f"failures ({', '.join(dict.fromkeys(failures))})"
     what = (
         f"step {newest.start_step} led to {which} within {limits.within_steps} steps of "
-        f"{times} restore{'s' if times > 1 else ''}"
+        f"{counted(times, 'restore', 'restores')}"
     )
     if not _enough(failures, newest.failure, limits):
         return StateFinding(once_more=f"{what}: restored once more before it is abandoned")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.models.roles import RoleSpec
+from holdfast.policies.counted import counted
 
 
 def crowded(name: str, role: RoleSpec, machines: Sequence[str], cores: Mapping[str, int]) -> str:
@@ -25,7 +26,7 @@ def crowded(name: str, role: RoleSpec, machines: Sequence[str], cores: Mapping[s
     threads, there = role.cpus * role.replicas, sum(carry)
     if threads <= there:
         return ""
-    on = "1 machine" if len(carry) == 1 else f"{len(carry)} machines"
+    on = counted(len(carry), "machine", "machines")
     shared = "" if role.own_machines else ", which the ranks use too: steps may become slow"
     return (
         f"roles.{name}: {role.replicas} replicas x {role.cpus} cpus are {threads} threads, and {on} that may carry "
