@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import Connection as SqlConnection
 from sqlalchemy.orm import Session
 
 from holdfast.clock import Clock
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.history import Action, ActionState
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.incidents import incident_row, must_be_open
 from holdfast.storage.ledger.leases import must_hold
@@ -68,11 +70,14 @@ class Actions(Connection):
 
         Without ``evidence`` those of :data:`OF_ALL_MACHINES` have no intent and result, which are most of what is read.
         """
-        which = ActionRow.incident_id == incident_id
-        if kind is not None:
-            which &= ActionRow.kind == kind
-        with self._read() as session:
-            return actions_of(session, which, evidence=evidence)
+        with self._look() as view:
+            if evidence:
+                asked = {"incident_id": incident_id} | ({} if kind is None else {"kind": kind})
+                return models(view, columns(ActionRow, Action, *asked).order_by(ActionRow.id), Action, asked)
+            which = ActionRow.incident_id == incident_id
+            if kind is not None:
+                which &= ActionRow.kind == kind
+            return actions_without_evidence(view, which)
 
     def _end(self, incident_id: str, key: str, state: ActionState, result: dict[str, Any]) -> Action:
         with self._write() as session:
@@ -86,18 +91,25 @@ class Actions(Connection):
             return row.to(Action)
 
 
-def actions_of(session: Session, which: ColumnElement[bool], *, evidence: bool = True) -> list[Action]:
-    """Return actions, oldest first; ``evidence`` as for :meth:`Actions.actions`."""
-    if evidence:
-        rows = session.scalars(select(ActionRow).where(which).order_by(ActionRow.id))
-        return [row.to(Action) for row in rows]
+def actions_without_evidence(view: SqlConnection | Session, which: ColumnElement[bool]) -> list[Action]:
+    """Return actions, oldest first; those of :data:`OF_ALL_MACHINES` without intent and result."""
     large = ActionRow.kind.in_(OF_ALL_MACHINES)
-    found = {row.id: row.to(Action) for row in session.scalars(select(ActionRow).where(which, ~large))}
-    names = [name for name in Action.model_fields if name not in ("intent", "result")]
-    query: Select[Any] = select(ActionRow.id, *(getattr(ActionRow, name) for name in names))
-    for number, *values in session.execute(query.where(which, large)).tuples():
-        found[number] = Action.model_validate(dict(zip(names, values, strict=True)))
+    names = list(Action.model_fields)
+    query: Select[Any] = select(ActionRow.id, *(getattr(ActionRow, name) for name in names)).where(
+        which, ~large
+    )
+    found = _numbered(view, query, names)
+    names = [name for name in names if name not in ("intent", "result")]
+    query = select(ActionRow.id, *(getattr(ActionRow, name) for name in names)).where(which, large)
+    found |= _numbered(view, query, names)
     return [found[number] for number in sorted(found)]
+
+
+def _numbered(view: SqlConnection | Session, query: Select[Any], names: Sequence[str]) -> dict[int, Action]:
+    return {
+        number: Action.model_validate(dict(zip(names, values, strict=True)))
+        for number, *values in view.execute(query).tuples()
+    }
 
 
 def begin(  # noqa: PLR0917

@@ -119,8 +119,8 @@ class Epochs(Connection):
         """
         fields = [name for name in Epoch.model_fields if machines or name != "machines"]
         query = select(*(getattr(EpochRow, name) for name in fields)).where(EpochRow.job == job)
-        with self._read() as session:
-            rows = session.execute(query.order_by(EpochRow.epoch)).tuples()
+        with self._look() as view:
+            rows = view.execute(query.order_by(EpochRow.epoch)).tuples()
             return [
                 Epoch.model_validate({"machines": (), **dict(zip(fields, row, strict=True))}) for row in rows
             ]

@@ -8,7 +8,7 @@ from sqlalchemy import Select, select
 
 from holdfast.models.alert import Incident
 from holdfast.models.history import Epoch, History, StateChange, Stretch
-from holdfast.storage.ledger.actions import actions_of
+from holdfast.storage.ledger.actions import actions_without_evidence
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, StateChangeRow, StretchRow
@@ -44,7 +44,7 @@ class Histories(Connection):
                     _incident(i)
                     for i in session.scalars(select(IncidentRow).where(mine).order_by(IncidentRow.n))
                 ),
-                actions=tuple(actions_of(session, acted, evidence=False)),
+                actions=tuple(actions_without_evidence(session, acted)),
                 states=tuple(c.to(StateChange) for c in session.scalars(states.order_by(StateChangeRow.id))),
                 want=int((row.spec.get("elastic") or {}).get("want") or row.spec.get("machines") or 0),
             )

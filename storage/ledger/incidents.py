@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypedDict, Unpack
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection as SqlConnection
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.alert import Alert, Classification, Incident, IncidentState, RecordedClass
 from holdfast.models.job import JobState
+from holdfast.storage.ledger.columns import columns
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow, JobRow
@@ -112,8 +115,12 @@ class Incidents(Connection):
         Raises:
             UnknownError: no such incident.
         """
-        with self._read() as session:
-            return incident_of(session, incident_row(session, incident_id), evidence=evidence)
+        query = columns(IncidentRow, Incident, "id", without="alerts")
+        with self._look() as view:
+            found = _incidents(view, query, {"id": incident_id}, evidence=evidence)
+        if not found:
+            raise _no_incident(incident_id)
+        return found[0]
 
     def incidents(
         self,
@@ -124,23 +131,20 @@ class Incidents(Connection):
         evidence: bool = True,
     ) -> list[Incident]:
         """Return incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
-        query = select(IncidentRow).order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc()).limit(limit)
-        if job is not None:
-            query = query.where(IncidentRow.job == job)
-        if state is not None:
-            query = query.where(IncidentRow.state == state)
-        with self._read() as session:
-            return [incident_of(session, row, evidence=evidence) for row in session.scalars(query).all()]
+        asked = {name: value for name, value in (("job", job), ("state", state)) if value is not None}
+        with self._look() as view:
+            return _incidents(view, _newest_first(tuple(asked)).limit(limit), asked, evidence=evidence)
 
     def acting(self, job: str, *, evidence: bool = True) -> Incident | None:
         """Return the oldest open incident of the job: only its playbook may act on the job.
 
         Without ``evidence`` it carries no alerts.
         """
-        query = select(IncidentRow).where(IncidentRow.job == job, IncidentRow.state == IncidentState.OPEN)
-        with self._read() as session:
-            row = session.scalars(query.order_by(IncidentRow.n).limit(1)).first()
-            return incident_of(session, row, evidence=evidence) if row else None
+        query = columns(IncidentRow, Incident, "job", without="alerts")
+        query = query.where(IncidentRow.state == IncidentState.OPEN).order_by(IncidentRow.n).limit(1)
+        with self._look() as view:
+            found = _incidents(view, query, {"job": job}, evidence=evidence)
+        return found[0] if found else None
 
     def trains_unheld(self, job: str, epoch: int) -> bool:
         """Return whether the job runs in ``epoch``, and neither a person nor a playbook holds it: in one look."""
@@ -244,8 +248,12 @@ def incident_row(session: Session, incident_id: str, lock: bool = False) -> Inci
     """
     row = session.get(IncidentRow, incident_id, with_for_update=lock or None)
     if row is None:
-        raise UnknownError(f"no incident {incident_id!r}. `holdfast incidents` lists those there are.")
+        raise _no_incident(incident_id)
     return row
+
+
+def _no_incident(incident_id: str) -> UnknownError:
+    return UnknownError(f"no incident {incident_id!r}. `holdfast incidents` lists those there are.")
 
 
 def must_be_open(row: IncidentRow) -> None:
@@ -258,12 +266,37 @@ def must_be_open(row: IncidentRow) -> None:
         raise StaleError(f"incident {row.id!r} is {row.state}, not open: nothing is done for it any more.")
 
 
-def incident_of(session: Session, row: IncidentRow, *, evidence: bool = True) -> Incident:
-    """Return the row as an incident; without ``evidence`` it carries no alerts."""
-    query = select(IncidentAlertRow.body).where(IncidentAlertRow.incident_id == row.id)
-    alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all() if evidence else ()
+def incident_of(session: Session, row: IncidentRow) -> Incident:
+    """Return the row as an incident."""
     fields = {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}
-    return Incident.model_validate({**fields, "alerts": alerts})
+    return Incident.model_validate({**fields, "alerts": _alerts(session, row.id)})
+
+
+def _incidents(
+    view: SqlConnection, query: Select[Any], values: Mapping[str, Any], *, evidence: bool
+) -> list[Incident]:
+    found = []
+    for row in view.execute(query, values).mappings().all():
+        alerts = _alerts(view, row["id"]) if evidence else ()
+        found.append(Incident.model_validate({**row, "alerts": alerts}))
+    return found
+
+
+@functools.cache
+def _newest_first(keys: tuple[str, ...]) -> Select[Any]:
+    query = columns(IncidentRow, Incident, *keys, without="alerts")
+    return query.order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc())
+
+
+def _alerts(view: SqlConnection | Session, incident_id: str) -> Sequence[Any]:
+    return view.scalars(_ALERTS, {"incident_id": incident_id}).all()
+
+
+_ALERTS = (
+    select(IncidentAlertRow.body)
+    .where(IncidentAlertRow.incident_id == bindparam("incident_id"))
+    .order_by(IncidentAlertRow.id)
+)
 
 
 def add_alerts(session: Session, incident_id: str, alerts: Iterable[Alert]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
@@ -14,6 +15,7 @@ from holdfast.models.alert import IncidentState
 from holdfast.models.history import StateChange
 from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import IncidentRow, JobRow, MachineRow, StateChangeRow
 
@@ -75,8 +77,11 @@ class Jobs(Connection):
         Raises:
             UnknownError: there is none; the message lists those there are.
         """
-        with self._read() as session:
-            return job_row(session, name).to(Job)
+        with self._look() as view:
+            found = models(view, columns(JobRow, Job, "name"), Job, {"name": name})
+            if not found:
+                raise _no_job(view, name)
+        return found[0]
 
     def jobs(self) -> list[Job]:
         """Return all jobs, in order of submission.
@@ -86,8 +91,8 @@ class Jobs(Connection):
         """
         fields = tuple(Job.model_fields)
         query: Select[Any] = select(JobRow.name, *(getattr(JobRow, field) for field in fields))
-        with self._read() as session:
-            rows = session.execute(query.order_by(JobRow.submitted_at, JobRow.name)).tuples().all()
+        with self._look() as view:
+            rows = view.execute(query.order_by(JobRow.submitted_at, JobRow.name)).tuples().all()
         before, known = self._looked_at, dict[str, _Look]()
         for name, *values in rows:
             look = before.get(name)
@@ -269,6 +274,10 @@ def job_row(session: Session, name: str, lock: bool = False) -> JobRow:
     """
     row = session.get(JobRow, name, with_for_update=lock or None)
     if row is None:
-        known = ", ".join(session.scalars(select(JobRow.name).order_by(JobRow.name).limit(10))) or "none"
-        raise UnknownError(f"no job {name!r}. Jobs: {known}. Submit it with `holdfast submit JOB.yaml`.")
+        raise _no_job(session, name)
     return row
+
+
+def _no_job(view: SqlConnection | Session, name: str) -> UnknownError:
+    known = ", ".join(view.scalars(select(JobRow.name).order_by(JobRow.name).limit(10))) or "none"
+    return UnknownError(f"no job {name!r}. Jobs: {known}. Submit it with `holdfast submit JOB.yaml`.")

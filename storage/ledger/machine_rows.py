@@ -19,8 +19,13 @@ def machine_row(session: Session, name: str, lock: bool = False) -> MachineRow:
     """
     row = session.get(MachineRow, name, with_for_update=lock or None)
     if row is None:
-        raise UnknownError(f"no machine {name!r}. `holdfast machines` lists those there are.")
+        raise no_machine(name)
     return row
+
+
+def no_machine(name: str) -> UnknownError:
+    """Return the error of a machine that is not there."""
+    return UnknownError(f"no machine {name!r}. `holdfast machines` lists those there are.")
 
 
 def free(row: MachineRow) -> None:

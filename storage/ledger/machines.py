@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Select, Table, bindparam, delete, func, select, update
-from sqlalchemy.orm import Session
 
 from holdfast.models.agent import Register
 from holdfast.models.location import Location
 from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
-from holdfast.storage.ledger.machine_rows import NAMED_AT_ONCE, free, machine_row
+from holdfast.storage.ledger.machine_rows import NAMED_AT_ONCE, free, machine_row, no_machine
 from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
@@ -76,8 +77,11 @@ class Machines(Connection):
         Raises:
             UnknownError: there is none.
         """
-        with self._read() as session:
-            return machine_row(session, name).to(Machine)
+        with self._look() as view:
+            found = models(view, columns(MachineRow, Machine, "name"), Machine, {"name": name})
+        if not found:
+            raise no_machine(name)
+        return found[0]
 
     def machines(
         self, state: MachineState | None = None, job: str | None = None, role: str | None = None
@@ -86,15 +90,11 @@ class Machines(Connection):
 
         Of the role ``""`` are all that no role has for itself.
         """
-        query = _plain().order_by(func.length(MachineRow.name), MachineRow.name)
-        if state is not None:
-            query = query.where(MachineRow.state == state)
-        if job is not None:
-            query = query.where(MachineRow.job == job)
-        if role is not None:
-            query = query.where(MachineRow.role == role)
-        with self._read() as session:
-            return _machines(session, query)
+        given = {"state": state, "job": job, "role": role}
+        asked = {name: value for name, value in given.items() if value is not None}
+        query = columns(MachineRow, Machine, *asked).order_by(func.length(MachineRow.name), MachineRow.name)
+        with self._look() as view:
+            return models(view, query, Machine, asked)
 
     def fleet_size(self) -> int:
         """Return the number of machines that are not gone."""
@@ -108,12 +108,12 @@ class Machines(Connection):
             UnknownError: one is not there.
         """
         found: dict[str, Machine] = {}
-        with self._read() as session:
+        with self._look() as view:
             for at in range(0, len(names), NAMED_AT_ONCE):
-                some = _plain().where(MachineRow.name.in_(names[at : at + NAMED_AT_ONCE]))
-                found |= {machine.name: machine for machine in _machines(session, some)}
-            if missing := [name for name in names if name not in found]:
-                machine_row(session, missing[0])
+                some = models(view, _named(), Machine, {"names": names[at : at + NAMED_AT_ONCE]})
+                found |= {machine.name: machine for machine in some}
+        if missing := [name for name in names if name not in found]:
+            raise no_machine(missing[0])
         return [found[name] for name in names]
 
     def set_machine(self, name: str, **changes: Unpack[MachineChanges]) -> Machine:
@@ -199,16 +199,9 @@ class Machines(Connection):
             session.execute(delete(MachineRow).where(MachineRow.name == name))
 
 
-def _plain() -> Select[Any]:
-    """Select columns, not objects that track changes: the gateway reads a thousand machines twice a second."""
-    return select(*(getattr(MachineRow, name) for name in Machine.model_fields))
-
-
-def _machines(session: Session, query: Select[Any]) -> list[Machine]:
-    fields = tuple(Machine.model_fields)
-    return [
-        Machine.model_validate(dict(zip(fields, row, strict=True))) for row in session.execute(query).tuples()
-    ]
+@functools.cache
+def _named() -> Select[Any]:
+    return columns(MachineRow, Machine).where(MachineRow.name.in_(bindparam("names", expanding=True)))
 
 
 def _cordon_if_failing(row: MachineRow, register: Register) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter
+from sqlalchemy import select
 
 from holdfast.models.roles import PlacesOfJob, RoleTime
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
@@ -45,6 +46,5 @@ class Places(Connection):
                 row.value = value
 
     def _told(self, key: str) -> str | None:
-        with self._read() as session:
-            row = session.get(MetaRow, key)
-            return row.value if row else None
+        with self._look() as view:
+            return view.scalar(select(MetaRow.value).where(MetaRow.key == key))

@@ -11,6 +11,7 @@ from holdfast.models.alert import Alert, Incident, IncidentState
 from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.wait import Wait
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.incidents import add_alerts, incident_of, incident_row
 from holdfast.storage.ledger.jobs import job_row
@@ -37,12 +38,12 @@ class Waits(Connection):
     def waits(self) -> list[Wait]:
         """Return all current waits: of incidents that are closed and need a human, oldest first."""
         query = (
-            select(WaitRow)
+            columns(WaitRow, Wait)
             .join(IncidentRow, IncidentRow.id == WaitRow.incident_id)
             .where(WaitRow.over.is_(False), IncidentRow.state == IncidentState.NEEDS_HUMAN)
         )
-        with self._read() as session:
-            return [row.to(Wait) for row in session.scalars(query.order_by(WaitRow.since))]
+        with self._look() as view:
+            return models(view, query.order_by(WaitRow.since), Wait)
 
     def last_wait(self, incident_id: str) -> Wait | None:
         """Return the incident's newest wait, whether it is over or not."""

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
-
 from holdfast.clock import Clock
 from holdfast.errors import UnavailableError
 from holdfast.storage.ledger import Ledger
@@ -75,10 +72,10 @@ class ProcessLedger(Ledger):
         self._database, self._process = database, process
 
     @contextmanager
-    def _session(self, engine: Engine) -> Iterator[Session]:
-        self._reach(engine is self._writing)
-        with super()._session(engine) as session:
-            yield session
+    def _reached(self, *, write: bool) -> Iterator[None]:
+        self._reach(write)
+        with super()._reached(write=write):
+            yield
         self._process.scheduler.block(self._time_s())
 
     def _time_s(self) -> float:
