@@ -34,7 +34,7 @@ Scope = MutableMapping[str, Any]
 
 def guarded(strangers: Strangers | None = None) -> type[asyncio.Protocol]:
     """Return the protocol of one server: pass it to uvicorn as ``http``."""
-    return type("Guarded", (GuardedHttp,), {"strangers": strangers or Strangers(HEAD_S)})
+    return type("Guarded", (GuardedHttp,), {"strangers": Strangers(HEAD_S) if strangers is None else strangers})
 
 
 def is_known(scope: Scope) -> None:
