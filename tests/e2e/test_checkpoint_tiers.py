@@ -31,6 +31,7 @@ def started(site: Site, incident: Incident) -> dict[str, Any]:
     return dict(start.result or {})
 
 
+@pytest.mark.thorough
 def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
     """Every copy lies outside it: no step is lost and S3 is not read; then every machine has a whole backup again."""
     assert BACKUP.crosses_groups

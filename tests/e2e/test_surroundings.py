@@ -172,6 +172,7 @@ def test_standby_that_computes_wrongly_leaves_the_pool(site: Site) -> None:
     assert set(good) <= set(site.standbys())
 
 
+@pytest.mark.thorough
 def test_machine_is_admitted_after_its_delivery_checks(site: Site) -> None:
     """One that waits joins the pool when all checks pass.
 

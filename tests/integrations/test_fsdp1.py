@@ -13,7 +13,8 @@ from tests.session.conftest import MakeAgent
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("parameters", ["orig", pytest.param("flat", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("parameters", ["orig", "flat"])
 def test_a_killed_training_ends_the_same(
     make_agent: MakeAgent, objects: S3Store, tmp_path: Path, parameters: str
 ) -> None:

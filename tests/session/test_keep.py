@@ -108,14 +108,8 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "catches",
-        pytest.param("sleeps", marks=pytest.mark.thorough),
-        pytest.param("computes", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["catches", "sleeps", "computes"])
 def test_a_rank_that_waits_for_nobody_is_driven_out(agent: KeepingAgent, how: str) -> None:
     """Rank 0 has lost no peer itself: it is elsewhere, and the others wait for it."""
     args = start(agent, how)
@@ -134,6 +128,7 @@ def test_an_error_of_its_own_ends_a_process(agent: KeepingAgent) -> None:
     assert "an error of its own" in agent.output()
 
 
+@pytest.mark.thorough
 def test_without_a_word_of_the_agent_they_end_as_ever(agent: KeepingAgent) -> None:
     start(agent, "alone", extra=("--step-seconds", "0.05"))
     agent.wait_for(lambda: saved(agent, 1))

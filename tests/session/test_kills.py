@@ -68,8 +68,8 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float, aimed: int 
 
 
 def test_kills_at_random_moments_lose_no_common_save(folder: Path) -> None:
-    """Dozens, some of them in the middle of a copy."""
-    assert kill_often(folder, 24, 3, 240.0, aimed=8) >= 3
+    """Some of them in the middle of a copy; a thousand are thorough."""
+    assert kill_often(folder, 9, 3, 240.0, aimed=3) >= 3
 
 
 CHOICES = {

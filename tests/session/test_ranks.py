@@ -125,6 +125,7 @@ def test_replicated_state_is_written_once_and_read_by_stock_torch(
     assert {"rng/0", "rng/1"} <= loaded.keys()
 
 
+@pytest.mark.thorough
 def test_a_directory_is_restored_at_another_world_size(make_agent: MakeAgent, tmp_path: Path) -> None:
     """A replay at reduced or grown data parallelism starts from the checkpoint in S3; saves nothing."""
     agent = make_agent(2)
@@ -146,6 +147,7 @@ def test_a_directory_is_restored_at_another_world_size(make_agent: MakeAgent, tm
         assert not replay.shards.exists()
 
 
+@pytest.mark.thorough
 def test_a_new_epoch_saves_by_the_plan_of_its_shards(make_agent: MakeAgent, tmp_path: Path) -> None:
     """No rank plans anew after a restart, unless one of them must: then all do."""
     agent = make_agent(2)

@@ -215,6 +215,7 @@ async def test_copies_at_rest_and_while_the_store_is_slow(
     assert found[-1] <= peak + slack + (1 if kind == "equal" else 0)
 
 
+@pytest.mark.thorough
 async def test_the_first_tier_on_a_disk_takes_no_memory(pair: list[AgentProcess], store: Proxy) -> None:
     """The same files, in the folder that the agent was given; they go when the job is forgotten."""
     store.set()

@@ -82,10 +82,8 @@ def problems(store: S3Store, key: str) -> list[str]:
     return [file.problem for file in verify(store, key) if file.problem]
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [pytest.param(each, marks=() if each == "word of a part" else pytest.mark.thorough) for each in REQUESTS],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("request_of", REQUESTS)
 async def test_an_agent_that_is_killed_in_an_upload(
     job: Generations, store: S3Store, between: Proxy, request_of: str
 ) -> None:

@@ -56,7 +56,13 @@ def offline(
     )
 
 
-@pytest.mark.parametrize("how", [OURS, FOREIGN], ids=["plainly", "with a private server"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(OURS, id="plainly"),
+        pytest.param(FOREIGN, id="with a private server", marks=pytest.mark.thorough),
+    ],
+)
 def test_playbook_runs_to_its_end_and_leaves_nothing(
     tmp_path: Path, incident: Incident, how: list[str]
 ) -> None:

@@ -148,6 +148,7 @@ def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings
     assert {each.name for each in manifest.read()} <= set(deployments(api))
 
 
+@pytest.mark.thorough
 def test_prefects_own_command_applies_playbooks_of_other_repositories(
     api: Api, settings: Settings, tmp_path: Path
 ) -> None:

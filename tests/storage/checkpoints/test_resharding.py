@@ -19,8 +19,6 @@ pytestmark = pytest.mark.e2e
 
 SAVED = ["ddp", "fsdp", "hsdp", "tp", "tp_fsdp", "pp", "flat"]
 LOADED = [*SAVED, "pp_moved"]
-# Two-dimensional shards; the others are thorough.
-REGULAR = ("tp_fsdp",)
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["torch", "torch.distributed", "torch._dynamo", "tests.storage.checkpoints.parallelisms"]
@@ -82,11 +80,9 @@ def within_bounds(reports: list[dict[str, LoadReport]]) -> None:
         assert sum(report.requests for report in each) == each[0].job_requests
 
 
-# Each loads what every kind saved.
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind in REGULAR else pytest.param(kind, marks=pytest.mark.thorough) for kind in LOADED],
-)
+# Each loads what every kind saved; a few of these pairs in every run are below, and in load/test_from_ranks.py.
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", LOADED)
 def test_every_parallelism_loads_what_every_other_saved(
     kind: str, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:

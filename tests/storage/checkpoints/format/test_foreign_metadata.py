@@ -205,6 +205,7 @@ def test_bombs_are_refused() -> None:
     } == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["memo of gigabytes", "one list in many sizes"])
 def test_control_the_unbounded_reader_does_what_they_ask(which: str) -> None:
     """Or the test above would show nothing."""
