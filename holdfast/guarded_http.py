@@ -34,7 +34,9 @@ Scope = MutableMapping[str, Any]
 
 def guarded(strangers: Strangers | None = None) -> type[asyncio.Protocol]:
     """Return the protocol of one server: pass it to uvicorn as ``http``."""
-    return type("Guarded", (GuardedHttp,), {"strangers": Strangers(HEAD_S) if strangers is None else strangers})
+    return type(
+        "Guarded", (GuardedHttp,), {"strangers": Strangers(HEAD_S) if strangers is None else strangers}
+    )
 
 
 def is_known(scope: Scope) -> None:

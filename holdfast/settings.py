@@ -36,6 +36,11 @@ class Settings(FromEnvironment):
         "",
         description="Gateway elsewhere; several with commas between, of which one leads; empty: http://HOST:PORT.",
     )
+    page_url: str = Field(
+        "",
+        description="Address at which browsers reach the gateway, for links to the status page, where a proxy or "
+        "tunnel gives it another one, such as https://holdfast.example; empty: the (first) gateway's.",
+    )
     prefect_api_url: str = Field("", description="An existing Prefect API; empty: the embedded server.")
     prefect_ui_url: str = Field(
         "",
@@ -215,7 +220,9 @@ class Settings(FromEnvironment):
             raise ValueError("expected s3://BUCKET: Holdfast uses a bucket as a whole")
         return value
 
-    @field_validator("gateway_url", "prefect_api_url", "prefect_ui_url", "s3_endpoint", "cloud_metadata_url")
+    @field_validator(
+        "gateway_url", "page_url", "prefect_api_url", "prefect_ui_url", "s3_endpoint", "cloud_metadata_url"
+    )
     @classmethod
     def _addresses_have_a_scheme(cls, value: str) -> str:
         for each in filter(None, map(str.strip, value.split(","))):
@@ -260,6 +267,11 @@ class Settings(FromEnvironment):
     def gateway(self) -> str:
         """Base URL of the (first) gateway."""
         return self.gateways[0]
+
+    @property
+    def page(self) -> str:
+        """Address of the status page, for people's browsers."""
+        return redact.page(self.page_url.rstrip("/") or self.gateway)
 
     @property
     def own_gateway(self) -> str:

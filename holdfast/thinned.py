@@ -42,7 +42,7 @@ class Thinned(logging.Filter):
         with self._lock:
             left_out = self._left_out((record.name, record.levelno, text, error))
         if left_out:
-            record.msg, record.args = f"{text} ({left_out} times more since the last such line)", ()
+            record.msg, record.args = f"{text} ({left_out} more since the last such line)", ()
         return left_out is not None
 
     def _left_out(self, key: Hashable) -> int | None:

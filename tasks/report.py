@@ -10,7 +10,6 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from holdfast import redact
 from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.classes import ON_PURPOSE
@@ -132,7 +131,7 @@ async def _close(
 ) -> None:
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
-    found, page = verdict or Verdict(), redact.page(case.ctx.settings.gateway)
+    found, page = verdict or Verdict(), case.ctx.settings.page
     told = story.markdown(incident, actions, summary, found, now, page=page)
     await _publish(incident, told, summary, found)
     stands = not runs_on and not case.beside

@@ -184,6 +184,15 @@ def test_the_prefect_ui_may_have_another_address_for_browsers(tmp_path: Path) ->
     assert plain.prefect_ui == "http://127.0.0.1:4301"
 
 
+def test_the_status_page_may_have_another_address_for_browsers(tmp_path: Path) -> None:
+    """Links for people go there; agents and commands call the gateway as before."""
+    chosen = settings.Settings(home=tmp_path, page_url="https://holdfast.example/")
+    assert (chosen.page, chosen.gateway) == ("https://holdfast.example/ui/", "http://127.0.0.1:4300")
+    assert settings.Settings(home=tmp_path).page == "http://127.0.0.1:4300/ui/"
+    with pytest.raises(ValueError, match="page_url"):
+        settings.Settings(home=tmp_path, page_url="holdfast.example")
+
+
 def test_the_prefect_server_writes_nowhere_but_at_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

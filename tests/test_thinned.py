@@ -41,7 +41,7 @@ def test_a_warning_that_repeats_is_written_once_a_minute_with_its_number(log: Lo
         log.clock.advance(1.0)
     assert log.lines == [
         "leadership: database is locked",
-        "leadership: database is locked (59 times more since the last such line)",
+        "leadership: database is locked (59 more since the last such line)",
     ]
 
 

@@ -40,7 +40,7 @@ def up(
     folder, aside = new_home(home), progress(as_json)
     settings = control.up(folder, machines, aside, port=port)
     known = settings_module.load(folder)
-    gateway, page = redact.link(known.gateway), redact.page(known.gateway)
+    gateway, page = redact.link(known.gateway), known.page
     aside(f"status page: {page} (log in with the secret file's content)")
     aside(links.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast import redact
 from holdfast.cli import context, roles
 from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, serves, state
 from holdfast.client import links
@@ -18,7 +19,8 @@ MOST_LOST = 5
 def status(as_json: AsJson = False) -> None:
     """Jobs (state, epoch, step, ETTR, where time was lost), machines, ranks, incidents and what people are asked."""
     with context.gateway() as gateway:
-        facts = gateway.status() | {"page": gateway.page}
+        chosen = context.settings().page_url
+        facts = gateway.status() | {"page": redact.page(chosen.rstrip("/") or gateway.url)}
     if as_json:
         print_json(facts)
         return

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from holdfast import __version__, redact, secret, tls
+from holdfast import __version__, secret, tls
 from holdfast.agent.client import raise_for
 from holdfast.errors import RefusedError, SettingsError, UnauthorizedError, UnavailableError
 from holdfast.models.alert import Incident
@@ -94,11 +94,6 @@ class Gateway:
     def url(self) -> str:
         """Address of the gateway that is asked."""
         return self._urls[0]
-
-    @property
-    def page(self) -> str:
-        """Address of the status page."""
-        return redact.page(self.url)
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Return whether it answers at all; never raises."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast import redact
 from holdfast.client.gateway import Gateway
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.models.job import Job, JobSpec, JobState
@@ -36,7 +37,7 @@ def test_the_one_that_leads_is_found_and_kept() -> None:
     ) as gateway:
         assert gateway.jobs() == []
         assert gateway.url == "http://leads"
-        assert gateway.page == "http://leads/ui/"
+        assert redact.page(gateway.url) == "http://leads/ui/"
 
 
 def test_when_none_leads_that_is_said() -> None:
