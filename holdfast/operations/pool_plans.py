@@ -5,10 +5,12 @@ from __future__ import annotations
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.config.pool import SparePoolPolicy
 from holdfast.policies.pool import machine_groups, spare_pool
+from holdfast.policies.pool.busy import most_at_once
 from holdfast.policies.pool.spare_pool import PoolPlan
 from holdfast.storage.ledger import Ledger
 
 DAY_S = 86_400.0
+HOUR_S = 3600.0
 
 IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
 
@@ -26,15 +28,19 @@ def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[PoolPlan
     active = machine_groups.split(
         [known.name for known in ledger.machines(state=MachineState.ACTIVE)], policy
     )
+    busy_since = now - policy.busy_h * HOUR_S
+    busy = most_at_once(
+        ledger.epochs_after(busy_since), busy_since, lambda name: machine_groups.group_of(name, policy)
+    )
     held = machine_groups.split([known.name for known in pooled(ledger)], policy)
     found = []
     for group in machine_groups.groups(policy):
         # The rest is a group of its own only where it has machines.
-        if not group.name and policy.groups and not (active[""] or held[""]):
+        if not group.name and policy.groups and not (active[""] or held[""] or busy.get("")):
             continue
         history = spare_pool.GroupHistory(
             group=group.name,
-            machines=int(active[group.name]),
+            machines=max(int(active[group.name]), busy.get(group.name, 0)),
             failures=int(failures[group.name]),
             machine_days=days[group.name],
         )

@@ -54,6 +54,7 @@ class SparePoolPolicy(Given):
     maximum: int = Field(ge=0)
     shrink_margin: float = Field(ge=0)
     history_days: float = Field(gt=0)
+    busy_h: float = Field(ge=0)
     prior_rate: float = Field(gt=0)
     prior_machine_days: float = Field(gt=0)
     switch_machines: int = Field(ge=1)

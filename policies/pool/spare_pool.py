@@ -25,7 +25,7 @@ class GroupHistory(Frozen):
     group: str = ""
     """Empty: all machines of the site."""
     machines: int
-    """Machines that run jobs now."""
+    """Machines that run jobs, at the site's busiest of late."""
     failures: int = 0
     machine_days: float = 0.0
 

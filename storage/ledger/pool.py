@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from sqlalchemy import or_, select
 
 from holdfast.models.alert import IncidentClass
-from holdfast.models.history import ActionState, Offence, Pool, machine_of
+from holdfast.models.history import ActionState, Epoch, Offence, Pool, machine_of
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, JobRow, PoolGroupRow, PoolRow
 
@@ -44,14 +45,18 @@ class Pools(Connection):
     def days_by_machine(self, since: float) -> dict[str, float]:
         """Return the days that each machine spent in jobs after ``since`` (Unix seconds)."""
         now = self._clock.now()
-        query = select(EpochRow).where(or_(EpochRow.closed_at.is_(None), EpochRow.closed_at > since))
         days: dict[str, float] = defaultdict(float)
-        with self._read() as session:
-            for row in session.scalars(query):
-                spent = max(0.0, (row.closed_at or now) - max(row.opened_at, since)) / DAY_S
-                for machine in row.machines:
-                    days[machine] += spent
+        for epoch in self.epochs_after(since):
+            spent = max(0.0, (epoch.closed_at or now) - max(epoch.opened_at, since)) / DAY_S
+            for machine in epoch.machines:
+                days[machine] += spent
         return dict(days)
+
+    def epochs_after(self, since: float) -> list[Epoch]:
+        """Return the epochs of all jobs that are open, or were after ``since`` (Unix seconds)."""
+        query = columns(EpochRow, Epoch).where(or_(EpochRow.closed_at.is_(None), EpochRow.closed_at > since))
+        with self._look() as view:
+            return models(view, query, Epoch)
 
     def skipped_steps(self, job: str) -> tuple[int, ...]:
         """Return the steps of the job, since it was submitted, whose data is passed over; in their order."""
