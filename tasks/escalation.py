@@ -128,8 +128,10 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             if any(evidence.MUST_CHANGE in line for line in attempts_in_words(case)):
                 raise LimitError(evidence.MUST_CHANGE)
             also = "".join(f"{told}; " for told in (verdict.script, suspect_data(case)) if told)
+            outside = case.incident_class is IncidentClass.EXTERNAL_SERVICE
             raise LimitError(
-                f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
+                f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case)),
+                Missing.SERVICE if outside else Missing.CHANGE,
             )
 
 

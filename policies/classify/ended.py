@@ -79,6 +79,8 @@ def _by_cause(found: Classification, root: Alert) -> Classification:
     if CAUSES[cause] in OF_ALL and _killed(root):
         return found
     means, told = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
+    if message := str(root.evidence.get("message") or ""):
+        told = f"{told}: {message[:200]}"
     changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
     if means in OF_ALL:
         changed |= {"machine": None, "rank": None}

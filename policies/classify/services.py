@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from holdfast.errors import LimitError
-from holdfast.models.alert import Finding
+from holdfast.models.alert import Alert, Finding, IncidentClass
 from holdfast.models.missing import Missing
+from holdfast.policies.classify.meaning import CAUSES
 
 SHARED_CHECKS = frozenset(
     {
@@ -40,6 +41,11 @@ def shared_fault(findings: Iterable[Finding], machines: int) -> str:
         if len(where) > max(1, few) or len(where) == machines:
             return f"{check.replace('_', ' ')} on {len(where)} of {machines} machines"
     return ""
+
+
+def failed_it(root: Alert) -> bool:
+    """Return whether a rank ended because a service outside of the job failed it, by the end of its log."""
+    return CAUSES.get(str(root.evidence.get("cause") or "")) is IncidentClass.EXTERNAL_SERVICE
 
 
 def must_be_in_time(shared: str, now: float, deadline: float) -> None:

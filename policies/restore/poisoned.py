@@ -6,8 +6,9 @@ led to *the same* failure within a few steps of two restores is left behind, wit
 failure, and an older one is taken; and so on down the list, bounded. Broken numbers may show in other ways each time
 (NaN, then a crash in a kernel): other failures count together, after one restore more.
 
-These do not count: a failure that came later than those few steps; kills from outside; one that a diagnosis blamed on
-a machine. A state that once led beyond those few steps is never marked.
+These do not count: a failure that came later than those few steps; kills from outside; a service outside, such as the
+store itself, that failed; one that a diagnosis blamed on a machine. A state that once led beyond those few steps is
+never marked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.base import Frozen
-from holdfast.policies.classify import usage_errors
+from holdfast.policies.classify import services, usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.policy import PoisonedPolicy
 from holdfast.policies.counted import counted
@@ -84,6 +85,8 @@ def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: boo
 
 def _how(root: Alert) -> str:
     evidence = root.evidence
+    if services.failed_it(root):
+        return ""
     if sign := str(evidence.get("signal") or ""):
         return "" if sign in _FROM_OUTSIDE else _with_cause(sign, root)
     if kind := str(evidence.get("error_type") or ""):

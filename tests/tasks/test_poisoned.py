@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.operations.context import Context
+from holdfast.policies.restore.poisoned import StateFinding
 from holdfast.tasks import poisoned
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -28,12 +29,12 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
     use(None)
 
 
-def fell(ctx: Context, case: RecoveryContext) -> RecoveryContext:
-    """The next attempt: what was started from step 10 could not read that state from S3."""
+def fell(ctx: Context, case: RecoveryContext, cause: str = "checkpoint") -> RecoveryContext:
+    """The next attempt: what was started from step 10 could not read an object of that state from S3."""
     epoch = ctx.ledger.next_epoch(JOB)
     act(ctx, case, f"start:after-e{case.broken_epoch}", epoch=epoch)
     ctx.ledger.open_epoch(JOB, epoch, 10, "v1", ["m0", "m2"], "again", incident_id=case.incident_id)
-    said = {"exit_code": 1, "error_type": "UnavailableError"}
+    said = {"exit_code": 1, "error_type": "UnavailableError", "cause": cause}
     error = Alert(kind=AlertKind.RANK_EXIT, job=JOB, machine="m0", rank=0, epoch=epoch, at=1.0, evidence=said)
     ctx.ledger.join(case.incident_id, [error])
     return case.model_copy(update={"broken_epoch": epoch}).within(ctx)
@@ -53,7 +54,15 @@ def test_a_state_that_cannot_be_read_after_a_machine_was_replaced_is_left_behind
     found = poisoned.finding(fell(ctx, case)).leave
     assert found is not None
     assert found.step == 10
-    assert "(UnavailableError)" in found.why
+    assert "(UnavailableError (checkpoint))" in found.why
+
+
+def test_a_store_that_gives_nothing_blames_no_state(ctx: Context) -> None:
+    """It refuses the ranks' credentials, or is away for them: an older state would meet the same."""
+    case = case_of(ctx, IncidentClass.MACHINE_FAULT, LOST)
+    act(ctx, case, "evict:m1")
+    case = fell(ctx, fell(ctx, case, "remote_storage"), "remote_storage")
+    assert poisoned.finding(case) == StateFinding()
 
 
 def test_what_a_machine_was_evicted_for_blames_no_state(ctx: Context) -> None:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnknownError
+from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.storage.checkpoints.format.blocks import Blocks
 from holdfast.storage.checkpoints.format.boxes import Boxes
@@ -43,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 THREADS = min(16, max(4, os.cpu_count() or 4))
 """Connections of a rank: S3 bounds each of them; a host with few cores gains nothing from more."""
+
+
+GIVES_MANIFEST = "The manifest beside it can be read."
+"""Ends the message about a file that alone cannot be read: a pattern of ``policies/rank_log.yaml`` looks for it."""
 
 
 class LoadReport(Frozen):
@@ -232,7 +236,8 @@ class RemoteReader(StorageReader):
     def get_range(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of a file of the checkpoint; counted."""
         self._count()
-        return self._store.get_range(manifests.object_key(self._key, name), start, end - start)
+        with self._told_apart():
+            return self._store.get_range(manifests.object_key(self._key, name), start, end - start)
 
     def read_range(
         self, name: str, start: int, end: int, chunk_nbytes: int, take: Callable[[bytes], None]
@@ -240,12 +245,35 @@ class RemoteReader(StorageReader):
         """Read bytes of a file of the checkpoint as they come; counted."""
         self._count()
         key = manifests.object_key(self._key, name)
-        self._store.read_range(key, start, end - start, chunk_nbytes, take)
+        with self._told_apart():
+            self._store.read_range(key, start, end - start, chunk_nbytes, take)
 
     def read_blocks(self, file: RemoteFile) -> Blocks | None:
         """Return the digests of the blocks of a file; counted."""
         self._count()
-        return manifests.read_blocks(self._store, self._key, file)
+        with self._told_apart():
+            return manifests.read_blocks(self._store, self._key, file)
+
+    @contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Around a request for one file: a file that the store keeps back is no store that is away or refuses all.
+
+        Raises:
+            UnavailableError: with :data:`GIVES_MANIFEST` where only that file does not come.
+        """
+        try:
+            yield
+        except UnavailableError as error:
+            if self._gives_manifest():
+                raise UnavailableError(f"{error} {GIVES_MANIFEST}") from error
+            raise
+
+    def _gives_manifest(self) -> bool:
+        try:
+            manifests.read_manifest(self._store, self._key)
+        except HoldfastError:
+            return False
+        return True
 
     def _count(self) -> None:
         with self._counting:
@@ -284,7 +312,8 @@ class RemoteReader(StorageReader):
 
     def _read_stock(self, manifest: Manifest) -> bytes:
         self._count()
-        metadata = self._store.get(manifests.object_key(self._key, METADATA))
+        with self._told_apart():
+            metadata = self._store.get(manifests.object_key(self._key, METADATA))
         known = next((file for file in manifest.files if file.name == METADATA), None)
         if known is None or known.digest != xxhash.xxh3_128_hexdigest(metadata):
             raise DamagedError(

@@ -14,8 +14,9 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 
-from holdfast.errors import CheckpointError, DamagedError
+from holdfast.errors import CheckpointError, DamagedError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.policies.classify import last_words
 from holdfast.storage.checkpoints.load import reader
 from holdfast.storage.checkpoints.remote import boxes_reader, manifests
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
@@ -194,6 +195,37 @@ def test_a_missing_object_is_refused(objects: S3Store, saved: RemoteCheckpoint, 
     objects.delete(f"{saved.key}{name}")
     with pytest.raises((DamagedError, CheckpointError), match=name.rpartition("/")[2]):
         reader.load_remote(RemoteReader(objects, saved.key), into(state()))
+
+
+@pytest.mark.parametrize("withheld", ["__0_0.distcp", ""], ids=["one object", "all"])
+def test_an_object_that_the_store_keeps_back_is_told_from_a_store_that_refuses(
+    objects: S3Store, saved: RemoteCheckpoint, monkeypatch: pytest.MonkeyPatch, withheld: str
+) -> None:
+    """Only the first speaks against the state: an older one may be read where the store gives anything."""
+    refusing = False
+    read, get = S3Store.read_range, S3Store.get
+
+    def maybe(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(store: S3Store, key: str, *args: Any) -> Any:
+            if refusing and key.endswith(withheld):
+                raise UnavailableError(f"S3 refuses {key}.")
+            return ask(store, key, *args)
+
+        return asked
+
+    monkeypatch.setattr(S3Store, "read_range", maybe(read))
+    monkeypatch.setattr(S3Store, "get", maybe(get))
+    source = RemoteReader(objects, saved.key)
+    source.read_metadata()
+    refusing = True
+    with pytest.raises(UnavailableError, match="S3 refuses") as refused:
+        reader.load_remote(source, into(state()))
+    said = {"error_type": "UnavailableError", "message": str(refused.value)}
+    found = last_words.match_exception(
+        said | {"traceback": f"holdfast.errors.UnavailableError: {refused.value}"}
+    )
+    assert found is not None
+    assert found.pattern.cause == ("checkpoint" if withheld else "remote_storage")
 
 
 def test_digests_of_another_file_are_refused(
