@@ -63,6 +63,17 @@ class NotAStoreError(BotoCoreError):
     fmt = "{operation} was answered with status {status} and without a field that every answer of S3 has"
 
 
+class ElsewhereError(BotoCoreError):
+    """An answer that sends the request to another address: the bucket is in another region, or the endpoint moved."""
+
+    fmt = "{operation} was sent elsewhere with status {status}"
+
+    region: str = ""
+    """Where the bucket is, by the store; empty: it does not name one."""
+    to: str = ""
+    """The other address; empty: it does not name one."""
+
+
 def code_of(error: BaseException) -> str:
     """Return the S3 error code, or empty when the failure is not an answer of the store."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
@@ -93,6 +104,8 @@ def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastE
         )
     if code in MISSING_CODES:
         return UnknownError(f"no object {key!r} in bucket {bucket!r} of S3 at {endpoint}.")
+    if isinstance(error, ElsewhereError):
+        return UnavailableError(_elsewhere(error, endpoint, bucket))
     refused = _refusal(error, f"S3 at {endpoint}", repr(bucket)) if isinstance(error, ClientError) else ""
     return UnavailableError(refused or _trouble(error, endpoint, f"{bucket}/{key}"))
 
@@ -115,6 +128,12 @@ def _refusal(error: ClientError, store: str, bucket: str) -> str:
         return (
             f"{store} refuses a request for its time ({code or status}): the clock of this host and that of the store "
             "are minutes apart. Set them by NTP; the keys are not at fault."
+        )
+    if code == "AuthorizationHeaderMalformed":
+        region = str(dict(error.response.get("Error", {})).get("Region") or "its own")
+        return (
+            f"{store} refuses requests for bucket {bucket} that are signed for another region than {region} ({code}): "
+            "set HOLDFAST_S3_REGION."
         )
     if code in _REFUSED_CODES or status in {401, 403}:
         return (
@@ -148,6 +167,20 @@ def _trouble(error: Exception, endpoint: str, what: str) -> str:
             "the server runs (`holdfast status`)."
         )
     return f"S3 at {endpoint} failed on {what}: {error}."
+
+
+def _elsewhere(error: ElsewhereError, endpoint: str, bucket: str) -> str:
+    to = f" ({error.to})" if error.to else ""
+    if error.region:
+        return (
+            f"S3 at {endpoint} does not serve bucket {bucket!r}: by its answer that is in region {error.region}. Set "
+            f"HOLDFAST_S3_ENDPOINT to the endpoint of that region{to}, and HOLDFAST_S3_REGION={error.region}."
+        )
+    return (
+        f"S3 at {endpoint} sends requests for bucket {bucket!r} elsewhere{to}, which is not followed ({error}): set "
+        "HOLDFAST_S3_ENDPOINT to where the store itself is (https:// where it takes nothing else), unless a login page "
+        "or a proxy answers in its place."
+    )
 
 
 def _status(error: BaseException) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
 from boto3.session import Session
 
-from holdfast.storage.objects.failures import NotAStoreError
+from holdfast.storage.objects.failures import ElsewhereError, NotAStoreError
 
 if TYPE_CHECKING:
     from botocore.model import OperationModel
@@ -28,6 +29,9 @@ _ALWAYS = {
 }
 """Fields of which each store's good answer has at least one, by operation."""
 
+_ELSEWHERE = frozenset({301, 302, 303, 307, 308})
+_ENDPOINT = re.compile(rb"<Endpoint>([^<]{1,300})</Endpoint>")
+
 
 def get_ready() -> None:
     """Do beforehand what takes most of the time that a process needs for its first client."""
@@ -39,6 +43,7 @@ def make_client(**options: Any) -> S3Client:
     with _making:  # sessions do not like two threads
         client = _session().client("s3", **options)
     client.meta.events.register("before-parse.s3.GetObject", _no_stream_in_errors)
+    client.meta.events.register("before-parse.s3", _not_elsewhere)
     client.meta.events.register("before-call.s3.DeleteObjects", _digested)
     for operation in _ALWAYS:
         client.meta.events.register(f"after-call.s3.{operation}", _of_a_store)
@@ -54,6 +59,23 @@ def _of_a_store(parsed: dict[str, Any], model: OperationModel, **_: object) -> N
     status = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if 200 <= status < 300 and not any(name in parsed for name in _ALWAYS[model.name]):
         raise NotAStoreError(operation=model.name, status=status)
+
+
+def _not_elsewhere(response_dict: dict[str, Any], operation_model: OperationModel, **_: object) -> None:
+    """Refuse an answer that names another address: boto3 asks the same endpoint for the region, again and again.
+
+    Raises:
+        ElsewhereError: with what the answer names.
+    """
+    status, headers = response_dict["status_code"], response_dict["headers"]
+    if status not in _ELSEWHERE:
+        return
+    body = response_dict["body"]
+    named = _ENDPOINT.search(body) if isinstance(body, bytes) else None
+    error = ElsewhereError(operation=operation_model.name, status=status)
+    error.region = str(headers.get("x-amz-bucket-region", ""))
+    error.to = named[1].decode(errors="replace") if named else str(headers.get("location", ""))
+    raise error
 
 
 def _digested(params: dict[str, Any], **_: object) -> None:

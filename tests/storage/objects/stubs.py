@@ -70,6 +70,31 @@ class _PageHandler(_Quiet):
     do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  (names of the base class)
 
 
+class Elsewhere(_Server):
+    """Sends every request elsewhere, with ``status``, ``headers`` and an error that names ``endpoint_there``."""
+
+    def __init__(self, status: int, headers: dict[str, str], endpoint_there: str = "") -> None:
+        super().__init__(("127.0.0.1", 0), _ElsewhereHandler)
+        self.status, self.headers, self.requests = status, headers, 0
+        self.error = f"<Error><Code>Redirect</Code><Endpoint>{endpoint_there}</Endpoint></Error>".encode()
+
+
+class _ElsewhereHandler(_Quiet):
+    server: Elsewhere
+
+    def do_GET(self) -> None:
+        self.server.requests += 1
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(self.server.status)
+        for key, value in self.server.headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(self.server.error)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else self.server.error)
+
+    do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  (names of the base class)
+
+
 class Torn(_Server):
     """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
 

@@ -30,7 +30,7 @@ from holdfast.storage.objects import deadline, failures, patience
 from holdfast.storage.objects.s3 import S3Store
 from holdfast.storage.objects.s3_requests import READ_TIMEOUT_S
 from tests.retries import by_hand
-from tests.storage.objects.stubs import Deletes, Page, Torn, scripted, served, silent
+from tests.storage.objects.stubs import Deletes, Elsewhere, Page, Torn, scripted, served, silent
 
 
 def _store(endpoint: str, attempts: int = 3, timeout_s: float = 60.0) -> S3Store:
@@ -331,3 +331,38 @@ def test_the_settings_name_the_store(tmp_path: Path) -> None:
     store = objects.from_settings(settings)
     assert isinstance(store, S3Store)
     assert (store.endpoint, store.bucket) == ("http://host:1", "mine")
+
+
+ASKS: list[Callable[[S3Store], object]] = [
+    lambda store: store.get("k"),
+    lambda store: store.exists("k"),
+    lambda store: store.put("k", b"x"),
+    lambda store: store.put_stream("k", io.BytesIO(b"x")),
+    lambda store: list(store.list("")),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=["get", "exists", "put", "put_stream", "list"])
+@pytest.mark.parametrize("status", [301, 307])
+def test_a_bucket_of_another_region_is_named(status: int, ask: Callable[[S3Store], object]) -> None:
+    """With the settings that are wrong; in one request."""
+    server = Elsewhere(status, {"x-amz-bucket-region": "eu-west-1"}, "s3.eu-west-1.amazonaws.com")
+    with served(server):
+        with pytest.raises(
+            UnavailableError, match=r"does not serve bucket 'b'.*region eu-west-1.*HOLDFAST_S3_ENDPOINT"
+        ) as told:
+            ask(_store(server.endpoint))
+        assert "HOLDFAST_S3_REGION=eu-west-1" in str(told.value)
+        assert server.requests == 1
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=["get", "exists", "put", "put_stream", "list"])
+@pytest.mark.parametrize("status", [301, 302, 308])
+def test_a_redirect_is_not_followed_and_named(status: int, ask: Callable[[S3Store], object]) -> None:
+    """To https, or to a page for people: boto3 asks for the bucket's region and is redirected, without end."""
+    with served(Elsewhere(status, {"Location": "https://there/"})) as server:
+        with pytest.raises(
+            UnavailableError, match=r"sends requests for bucket 'b' elsewhere.*HOLDFAST_S3_ENDPOINT"
+        ):
+            ask(_store(server.endpoint))
+        assert server.requests == 1
