@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 PART_BYTES = 16 << 20
 DELETE_AT_ONCE = 1000
+MISSED_S, MISSED_AGAIN_S = 5.0, 0.5
+"""How long, and after which pauses, an object is asked for again that is not there though the store lists it."""
 
 _TRANSFER = TransferConfig(
     multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PART_THREADS
@@ -97,7 +100,7 @@ class S3Store(S3Requests):
             answer = self._client().get_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED")
             return answer["Body"].read()
 
-        return self._call(key, read)
+        return self._though_missed(key, lambda: self._call(key, read))
 
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
         """Exactly ``nbytes`` from byte ``start``."""
@@ -121,7 +124,7 @@ class S3Store(S3Requests):
                     at += len(chunk)
 
         if nbytes:
-            self._call(key, read, lambda: at)
+            self._though_missed(key, lambda: self._call(key, read, lambda: at))
 
     def _open_range(self, key: str, start: int, at: int, end: int) -> StreamingBody:
         """Open the rest of a range, from ``at`` on."""
@@ -148,9 +151,30 @@ class S3Store(S3Requests):
     def fetch(self, key: str, path: Path) -> int:
         """Download to ``path`` in parallel ranges; it appears under its name only when complete."""
         nbytes = self.head(key).nbytes
-        with landing(path, key, nbytes) as file, self._explained(key):
-            self._transfers().download_fileobj(self.bucket, key, file, Config=_TRANSFER)
+        with landing(path, key, nbytes) as file:
+
+            def load() -> None:
+                with self._explained(key):
+                    self._transfers().download_fileobj(self.bucket, key, file, Config=_TRANSFER)
+
+            self._though_missed(key, load)
         return nbytes
+
+    def _though_missed(self, key: str, read: Callable[[], T]) -> T:
+        """Read an object again for a while where it is not there though the store lists it: caches keep a 404."""
+        until = time.monotonic() + MISSED_S
+        while True:
+            try:
+                return read()
+            except UnknownError as error:
+                missed = code_of(error.__cause__ or error) in MISSING_CODES
+                if not missed or time.monotonic() > until or self._listed(key) is None:
+                    raise
+            time.sleep(MISSED_AGAIN_S)
+
+    def _listed(self, key: str) -> ObjectInfo | None:
+        """Return an object as the store lists it; a missing bucket is an error."""
+        return next((info for info in self.list(key) if info.key == key), None)
 
     def exists(self, key: str) -> bool:
         """Return whether there is such an object; a missing bucket is an error, not a no."""
@@ -313,8 +337,5 @@ class S3Store(S3Requests):
                 key=key, nbytes=found["ContentLength"], modified_at=found["LastModified"].timestamp()
             )
 
-        info = self._call(key, ask)
-        # An answer to HEAD has no body, so a missing bucket looks like a missing object.
-        if info is None and not self._has_bucket():
-            raise explain(no_bucket(), self.endpoint, self.bucket, key)
-        return info
+        # An answer to HEAD has no body, so a missing bucket looks like a missing object; and caches keep a 404.
+        return self._call(key, ask) or self._listed(key)

@@ -95,6 +95,42 @@ class _ElsewhereHandler(_Quiet):
     do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815  (names of the base class)
 
 
+class Cached(_Server):
+    """Has the object ``b/k``, lists it if ``lists``, and answers the first ``misses`` requests for it with 404."""
+
+    def __init__(self, misses: int, *, lists: bool = True) -> None:
+        super().__init__(("127.0.0.1", 0), _CachedHandler)
+        self.misses, self.lists = misses, lists
+
+
+class _CachedHandler(_Quiet):
+    server: Cached
+
+    def do_GET(self) -> None:
+        found = (
+            "<Contents><Key>k</Key><Size>5</Size><LastModified>2026-11-28T00:00:00Z</LastModified></Contents>"
+        )
+        if "list-type" in self.path:
+            self._answer(
+                200, f"<ListBucketResult><Name>b</Name>{found * self.server.lists}</ListBucketResult>"
+            )
+        elif self.path.startswith("/b/k") and self.server.misses <= 0:
+            self._answer(206 if "Range" in self.headers else 200, "bytes")
+        else:
+            self.server.misses -= 1
+            self._answer(404, "<Error><Code>NoSuchKey</Code></Error>")
+
+    def _answer(self, status: int, body: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"e"')
+        self.send_header("Last-Modified", "Sat, 28 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body.encode())
+
+    do_HEAD = do_GET  # noqa: N815  (names of the base class)
+
+
 class Torn(_Server):
     """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
 

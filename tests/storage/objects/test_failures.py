@@ -23,14 +23,14 @@ from botocore.exceptions import (
 from pydantic import SecretStr
 
 from holdfast import secret
-from holdfast.errors import SettingsError, UnavailableError
+from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.settings import Settings
 from holdfast.storage import objects
-from holdfast.storage.objects import deadline, failures, patience
+from holdfast.storage.objects import deadline, failures, patience, s3
 from holdfast.storage.objects.s3 import S3Store
 from holdfast.storage.objects.s3_requests import READ_TIMEOUT_S
 from tests.retries import by_hand
-from tests.storage.objects.stubs import Deletes, Elsewhere, Page, Torn, scripted, served, silent
+from tests.storage.objects.stubs import Cached, Deletes, Elsewhere, Page, Torn, scripted, served, silent
 
 
 def _store(endpoint: str, attempts: int = 3, timeout_s: float = 60.0) -> S3Store:
@@ -366,3 +366,37 @@ def test_a_redirect_is_not_followed_and_named(status: int, ask: Callable[[S3Stor
         ):
             ask(_store(server.endpoint))
         assert server.requests == 1
+
+
+@pytest.mark.parametrize("misses", [1, 3])
+def test_an_object_that_is_listed_and_missed_is_asked_for_again(
+    misses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache before the store keeps the 404 of a time before the upload."""
+    monkeypatch.setattr(s3, "MISSED_AGAIN_S", 0.01)
+    reads: list[Callable[[S3Store], object]] = [
+        lambda store: store.get("k"),
+        lambda store: store.get_range("k", 0, 5),
+        lambda store: store.fetch("k", tmp_path / "k"),
+        lambda store: store.head("k").nbytes,
+    ]
+    for read in reads:
+        with served(Cached(misses)) as server:
+            assert read(_store(server.endpoint)) in {b"bytes", 5}
+
+
+def test_an_object_that_is_not_listed_is_gone_at_once() -> None:
+    """No time is lost with what was deleted."""
+    with served(Cached(1, lists=False)) as server:
+        began = time.monotonic()
+        with pytest.raises(UnknownError, match="no object 'k'"):
+            _store(server.endpoint).get("k")
+        assert time.monotonic() - began < s3.MISSED_S / 2
+
+
+def test_an_object_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list may be of an earlier time, too."""
+    monkeypatch.setattr(s3, "MISSED_S", 0.05)
+    monkeypatch.setattr(s3, "MISSED_AGAIN_S", 0.01)
+    with served(Cached(1000)) as server, pytest.raises(UnknownError, match="no object 'k'"):
+        _store(server.endpoint).get("k")
