@@ -42,7 +42,10 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
     if job.state is not JobState.DONE:  # that it is done stays true: only its machines are given back
         # First: from now on no playbook starts another epoch, and what it started before is seen here.
         job = ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
-    machines = ctx.ledger.machines_named(job.machines)
+    there = {machine.name: machine for machine in ctx.ledger.machines()}
+    machines = [
+        there[name] for name in job.machines if name in there
+    ]  # after a stop of the site there may be others
     told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec))
     await persist(ctx, job, machines, told.states)
     with contextlib.suppress(UnknownError):  # a playbook had counted it, and not opened it yet
