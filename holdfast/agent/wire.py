@@ -18,6 +18,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from holdfast import private
+from holdfast.errors import UnavailableError
 
 # Environment of a rank under an agent, beside torchrun's own (RANK, WORLD_SIZE, MASTER_ADDR, ...).
 ENV_JOB = "HOLDFAST_JOB"
@@ -67,7 +68,7 @@ class Control:
         descriptor = private.opened(path, flags)
         try:
             if create:
-                os.ftruncate(descriptor, CONTROL_BYTES)
+                _allocate(descriptor, path)
             self._page = mmap.mmap(descriptor, CONTROL_BYTES)
         finally:
             os.close(descriptor)
@@ -106,6 +107,21 @@ class Control:
     def _write(self, at: int, value: int) -> None:
         with contextlib.suppress(ValueError):  # closed, perhaps by another thread in this moment
             struct.pack_into("<q", self._page, at, value)
+
+
+def _allocate(descriptor: int, path: str | Path) -> None:
+    """Have all of a control page there; a hole in full shared memory would be a SIGBUS, and the end of the agent.
+
+    Raises:
+        UnavailableError: there is no room for it.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, CONTROL_BYTES)
+    except OSError as error:
+        raise UnavailableError(
+            f"no room for a rank's control page at {path} ({error.strerror}): remove what fills the shared memory "
+            "there, or give the machine more."
+        ) from error
 
 
 def _encoded(message: dict[str, Any]) -> bytes:
