@@ -50,6 +50,11 @@ def lease_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
     return max(MIN_LEASE_S, 3 * window_s(heartbeat_s, policy))
 
 
+def longest_delay_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
+    """Return the longest silence of the gateway that a lease can cover, in seconds: a longer one was no delay."""
+    return heartbeat_s + max(lease_s(heartbeat_s, policy), policy.longest_lease_s)
+
+
 def wanted_lease_s(heartbeat_s: float, policy: GatewayPolicy, longest_s: float) -> float:
     """Return the lease of a machine that heard the gateway late, in seconds: never shorter than that of others.
 
@@ -62,9 +67,9 @@ def wanted_lease_s(heartbeat_s: float, policy: GatewayPolicy, longest_s: float) 
         longest_s: the longest silence of the gateway that the machine met lately.
     """
     usual_s = lease_s(heartbeat_s, policy)
-    late_s, most_s = longest_s - heartbeat_s, max(usual_s, policy.longest_lease_s)
-    if late_s > most_s:
+    if longest_s > longest_delay_s(heartbeat_s, policy):
         return usual_s
+    late_s, most_s = longest_s - heartbeat_s, max(usual_s, policy.longest_lease_s)
     wanted_s = usual_s
     while ANSWER_SHARE * wanted_s < late_s and wanted_s < most_s:
         wanted_s *= 2

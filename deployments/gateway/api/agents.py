@@ -22,6 +22,7 @@ from holdfast.models.agent import Heard, Heartbeat, Register, Report
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.detect import silence
 from holdfast.policies.escalate import cut_off
 from holdfast.policies.pool import flapping
 
@@ -89,6 +90,7 @@ def routes(gateway: Gateway) -> APIRouter:
             gateway.progress.hear(body.machine, run, body.at)
         return Heard(
             lease_s=gateway.leases.grant(machine, body),
+            longest_delay_s=silence.longest_delay_s(site.settings.heartbeat_s, site.policy.gateway),
             renews=machine.state is not MachineState.DRAINING,
             witnesses=site.fleet.witnesses(body.machine),
             plan=gateway.roles.plan_for(body),

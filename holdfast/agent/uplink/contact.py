@@ -40,6 +40,8 @@ class Standing:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.lease_s = 0.0
         """How long ranks may run without the gateway; 0: it named no limit."""
+        self.longest_delay_s = 0.0
+        """A longer silence was no delay (the host slept, the gateway was away), and hides none; 0: not given."""
         self.witnesses: tuple[Witness, ...] = ()
         self._now = now
         self._heard_at = self._since = self._led_at = now()
@@ -58,7 +60,7 @@ class Standing:
             return False
         self.witnesses = heard.witnesses
         if heard.renews:
-            self.lease_s = heard.lease_s
+            self.lease_s, self.longest_delay_s = heard.lease_s, heard.longest_delay_s
             self._extend(asked_at)
         return True
 
@@ -86,7 +88,7 @@ class Standing:
         return self._now() - self._heard_at
 
     def longest_s(self) -> float:
-        """Return the longest silence within the last minutes, in seconds, the present one left out."""
+        """Return the longest delay within the last minutes, in seconds, the present silence left out."""
         while self._silences and self._now() - self._silences[0][0] > REMEMBERED_S:
             self._silences.popleft()
         return self._silences[0][1] if self._silences else 0.0
@@ -98,7 +100,8 @@ class Standing:
     def _extend(self, at: float) -> None:
         if at - self._heard_at > (self.lease_s or _GAP_S) / 2:
             self._since = at
-        while self._silences and self._silences[-1][1] <= self.silent_s:
-            self._silences.pop()
-        self._silences.append((self._now(), self.silent_s))
+        if not self.longest_delay_s or self.silent_s <= self.longest_delay_s:
+            while self._silences and self._silences[-1][1] <= self.silent_s:
+                self._silences.pop()
+            self._silences.append((self._now(), self.silent_s))
         self._heard_at = max(self._heard_at, at)

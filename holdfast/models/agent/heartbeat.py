@@ -56,7 +56,7 @@ class Heartbeat(Frozen):
     cores: int = Field(0, ge=0)
     """Cores that its processes may use; 0: not reported, as by an older release."""
     silence_s: Finite = 0.0
-    """Its longest silence of the gateway within the last minutes."""
+    """Its longest silence of the gateway within the last minutes, as far as a lease can cover it."""
 
 
 class Witness(Frozen):
@@ -72,6 +72,8 @@ class Heard(Frozen):
     ok: bool = True
     lease_s: float = Field(0.0, ge=0)
     """Seconds that the machine's ranks may run from this heartbeat on; 0: no limit was given."""
+    longest_delay_s: float = Field(0.0, ge=0)
+    """The longest silence that a lease can cover; 0: not given, as by an older release."""
     renews: bool = True
     """False: the machine is being evicted; what it was granted before is not prolonged."""
     witnesses: tuple[Witness, ...] = ()

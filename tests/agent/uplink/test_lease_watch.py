@@ -261,6 +261,19 @@ def test_the_longest_silence_is_remembered_for_a_while() -> None:
     assert standing.longest_s() == 0.0
 
 
+def test_an_outage_hides_no_delay() -> None:
+    """A host that slept, or a gateway that was away, says nothing about how late answers were before and are since."""
+    clock = Clock()
+    standing = Standing(clock)
+    standing.answered(clock.now, Heard(lease_s=5.0, longest_delay_s=20.5))
+    for gap_s in (4.0, 28.0, 3.0):
+        clock.now += gap_s
+        standing.answered(clock.now, Heard(lease_s=5.0, longest_delay_s=20.5))
+    assert standing.longest_s() == pytest.approx(4.0)
+    clock.now += silence.REMEMBERED_S - 30.0
+    assert standing.longest_s() == pytest.approx(3.0), "nor is it remembered itself"
+
+
 def test_contact_without_a_gap() -> None:
     """A gap makes it begin anew; the gateway's own question counts."""
     clock = Clock()
