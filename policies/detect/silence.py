@@ -9,7 +9,7 @@ training goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.agent import Contact
 from holdfast.models.base import Frozen
@@ -26,6 +26,10 @@ ANSWER_SHARE = 0.2
 WITNESSES = 3
 CUT_OFF = "CutOff"
 """Error type under which a machine reports that it ended its ranks."""
+LATE_S = 30.0
+"""Others that were late within so many seconds were late at the same time ..."""
+LATE_SHARE, MIN_LATE = 0.25, 2
+"""... and where this share of them was, and so many, it is no coincidence."""
 REMEMBERED_S = 300.0
 """A machine reports its longest silence within so many seconds."""
 
@@ -74,6 +78,23 @@ def wanted_lease_s(heartbeat_s: float, policy: GatewayPolicy, longest_s: float) 
     while ANSWER_SHARE * wanted_s < late_s and wanted_s < most_s:
         wanted_s *= 2
     return min(wanted_s, most_s)
+
+
+def patience_s(lease_s: float, others_late_s: Collection[float], policy: GatewayPolicy) -> float:
+    """Return the silence after which a machine that answers no probe either is given up, in seconds.
+
+    Where others were silent as well and are heard again, the hosts or the gateway are slow, as no cut cable is: it has
+    as long as the longest lease, which it may not have been granted yet.
+
+    Args:
+        lease_s: the machine's lease.
+        others_late_s: seconds since each other machine was heard again after a silence; infinite: it never was.
+        policy: the longest lease.
+    """
+    late = sum(since_s <= LATE_S for since_s in others_late_s)
+    if late < max(MIN_LATE, LATE_SHARE * len(others_late_s)):
+        return lease_s
+    return max(lease_s, policy.longest_lease_s)
 
 
 def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.policies.detect.silence import CUT_OFF
+from holdfast.policies.detect.silence import CUT_OFF, LATE_S, LATE_SHARE
 from holdfast.policies.join_names import join_names
 
-LATE_S = 30.0
-"""Others that were late within so many seconds were late at the same time."""
-_SHARE = 0.25
-"""Of the other machines: so many late ones are no coincidence."""
 _NAMED = 3
 
 
@@ -33,7 +29,7 @@ def late(late_s: Mapping[str, float], but: str) -> dict[str, object]:
     """
     others = sorted(name for name in late_s if name != but)
     also = [name for name in others if late_s[name] <= LATE_S]
-    if not also or len(also) < _SHARE * len(others):
+    if not also or len(also) < LATE_SHARE * len(others):
         return {}
     return {"late_elsewhere": f"{join_names(also, _NAMED)} heard the gateway late as well"}
 

@@ -72,7 +72,7 @@ class SilentMachines:
         self._note_alone()
         silent_s = self._site.fleet.silent_s(machine.name, self._site.clock.now())
         # A heartbeat may have arrived during the probe.
-        if silent_s <= (self._site.window_s if probe.sure else self._site.lease_of(machine)):
+        if silent_s <= (self._site.window_s if probe.sure else self._patience_s(machine)):
             return
         if not probe.sure and self._is_alone(but=machine.name):
             return
@@ -80,6 +80,12 @@ class SilentMachines:
         if await self._is_gone(machine, silent_s):
             return
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
+
+    def _patience_s(self, machine: Machine) -> float:
+        site = self._site
+        back_s = site.fleet.back_s(site.window_s, site.clock.now())
+        others = [since_s for name, since_s in back_s.items() if name != machine.name]
+        return silence.patience_s(site.lease_of(machine), others, site.policy.gateway)
 
     async def _is_gone(self, machine: Machine, silent_s: float) -> bool:
         """Mark dead machines of an ended job as gone after a while: no playbook recovers the job and evicts them.

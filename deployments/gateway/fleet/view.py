@@ -144,6 +144,11 @@ class Fleet:
             for name in watched
         }
 
+    def back_s(self, window_s: float, now: float) -> dict[str, float]:
+        """Return the same without those that are late now: who was late is heard again, which a cut machine is not."""
+        late_s = self.late_s(window_s, now)
+        return {name: late_s[name] if self.silent_s(name, now) <= window_s else math.inf for name in late_s}
+
     def heard_at(self, name: str) -> float:
         """Return when the machine was last heard from; 0.0: never."""
         return self._heard_from.get(name, 0.0)

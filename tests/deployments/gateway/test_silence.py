@@ -87,6 +87,51 @@ async def test_a_silent_machine_is_given_up_while_others_are_heard(watched: Watc
     assert noticed_s > watched.kit.gateway.site.lease_s
 
 
+@pytest.mark.parametrize(("late", "after_s"), [(False, 5.0), (True, 20.0)])
+@pytest.mark.parametrize("state", [MachineState.ACTIVE, MachineState.STANDBY])
+async def test_on_slow_hosts_a_silent_machine_has_as_long_as_the_longest_lease(
+    kit: Kit, state: MachineState, late: bool, after_s: float
+) -> None:
+    """Others were silent a moment ago and are heard again; the control: all others were heard in time."""
+    await kit.running_job()
+    others = ["m3", "m4", "m5", "m0"]
+    for name in others[:3]:
+        await kit.register(name)
+    await kit.gateway.site.refresh()
+    await kit.gateway.silent.tick()
+    kit.prober.slow.add(silent := "m1" if state is MachineState.ACTIVE else "m2")
+    assert kit.ledger.machine(silent).state is state
+    if late:
+        kit.clock.advance(2.0)
+    begun = kit.clock.now() - 2.0 * late
+    for _ in range(60):
+        for name in {*others, "m1", "m2"} - {silent}:
+            await kit.beat(name)
+        await kit.gateway.silent.tick()
+        await kit.settled()
+        if kit.incidents() or kit.ledger.machine(silent).state is MachineState.GONE:
+            break
+        kit.clock.advance(0.5)
+    assert after_s < kit.clock.now() - begun <= after_s + 3.0
+
+
+@pytest.mark.parametrize("state", [MachineState.ACTIVE, MachineState.STANDBY])
+async def test_on_slow_hosts_a_dead_machine_goes_at_once(kit: Kit, state: MachineState) -> None:
+    """Nothing listens at its address."""
+    await kit.running_job()
+    for name in ("m3", "m4", "m5"):
+        await kit.register(name)
+    await kit.gateway.site.refresh()
+    await kit.gateway.silent.tick()
+    kit.prober.dead.add(silent := "m1" if state is MachineState.ACTIVE else "m2")
+    kit.clock.advance(2.0)
+    for name in {"m0", "m1", "m2", "m3", "m4", "m5"} - {silent}:
+        await kit.beat(name)
+    await kit.gateway.silent.tick()
+    await kit.settled()
+    assert kit.incidents() or kit.ledger.machine(silent).state is MachineState.GONE
+
+
 async def test_a_gateway_that_hears_nobody_accuses_nobody(watched: Watched) -> None:
     """It is its own network: the control to the test before."""
     kit = watched.kit

@@ -90,6 +90,30 @@ def test_a_machine_that_hears_the_gateway_late_has_a_longer_lease(longest_s: flo
     assert silence.wanted_lease_s(0.5, POLICY, longest_s) == lease_s
 
 
+NEVER = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("others_late_s", "patience_s"),
+    [
+        ([NEVER] * 6, 5.0),
+        ([1.0, *[NEVER] * 5], 5.0),
+        ([1.0, 29.0, *[NEVER] * 4], 20.0),
+        ([1.0, 31.0, *[NEVER] * 4], 5.0),
+        ([1.0, 1.0, *[NEVER] * 7], 5.0),
+        ([1.0], 5.0),
+        ([], 5.0),
+    ],
+    ids=["none", "one flaps", "hosts are slow", "long ago", "few of many", "one of one", "nobody else"],
+)
+def test_who_is_silent_while_others_come_back_late_has_more_time(
+    others_late_s: list[float], patience_s: float
+) -> None:
+    """What they share is slow; a lease that is longer already stays."""
+    assert silence.patience_s(5.0, others_late_s, POLICY) == patience_s
+    assert silence.patience_s(40.0, others_late_s, POLICY) == 40.0
+
+
 @pytest.mark.parametrize("longest_s", [0.0, 30.0, 64.0, 1000.0])
 def test_no_lease_is_shorter_than_the_usual_one(longest_s: float) -> None:
     """Seldom heartbeats need long ones, whatever the policy's longest is."""
