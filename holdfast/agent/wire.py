@@ -118,10 +118,15 @@ def _allocate(descriptor: int, path: str | Path) -> None:
     try:
         os.posix_fallocate(descriptor, 0, CONTROL_BYTES)
     except OSError as error:
-        raise UnavailableError(
-            f"no room for a rank's control page at {path} ({error.strerror}): remove what fills the shared memory "
-            "there, or give the machine more."
-        ) from error
+        raise no_room(path, error) from error
+
+
+def no_room(path: str | Path, error: OSError) -> UnavailableError:
+    """Return the error of a start of ranks for which the machine's shared memory has no room."""
+    return UnavailableError(
+        f"{path} cannot be written ({error.strerror}): remove what fills the shared memory there, or give the "
+        "machine more; then the ranks start."
+    )
 
 
 def _encoded(message: dict[str, Any]) -> bytes:

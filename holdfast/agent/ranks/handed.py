@@ -7,10 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import wire
+
 
 def hand(path: str | Path, content: dict[str, Any]) -> None:
-    """Write ``content``. It may hold a secret: readable by its owner only."""
+    """Write ``content``. It may hold a secret: readable by its owner only.
+
+    Raises:
+        UnavailableError: there is no room for it.
+    """
     fresh = f"{path}.new"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(json.dumps(content))
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json.dumps(content))
+    except OSError as error:
+        raise wire.no_room(path, error) from error
     os.rename(fresh, path)
