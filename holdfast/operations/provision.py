@@ -27,6 +27,7 @@ _TURN = "provisioning"
 async def provision_for_now(ctx: Context, group: str) -> None:
     """Ask for a machine of the group for each slot of a job that has none, unless so many are on their way.
 
+    Of an elastic job, for each that it wants beyond what stands by: it dropped the slots of those that it lost.
     At least one: who asks may have evicted nothing yet. Those that ask at once ask once.
     """
     if not await _lacking(ctx, group):
@@ -39,13 +40,17 @@ async def provision_for_now(ctx: Context, group: str) -> None:
 async def _lacking(ctx: Context, group: str) -> int:
     """Return how many machines of the group are to be asked for."""
     known = {machine.name: machine for machine in ctx.ledger.machines()}
+    jobs = [job for job in ctx.ledger.jobs() if job.state not in ENDED]
     slots = [
-        name
-        for job in ctx.ledger.jobs()
-        if job.state not in ENDED
-        for name in job.machines
-        if name not in known or not known[name].serves(job.name)
+        name for job in jobs for name in job.machines if name not in known or not known[name].serves(job.name)
     ]
+    dropped = [
+        job.machines[0]  # a slot is filled by the kind that it had
+        for job in jobs
+        if job.spec.elastic is not None and job.machines
+        for _ in range(job.spec.elastic.want - len(job.machines))
+    ]
+    standing_by = [machine.name for machine in known.values() if machine.state is MachineState.STANDBY]
     made = [machine for machine in known.values() if machine.state is MachineState.PROVISIONING]
     lost = {machine.name for machine in await _never_come(ctx, made)}
     on_the_way = [machine.name for machine in made if machine.name not in lost]
@@ -53,7 +58,8 @@ async def _lacking(ctx: Context, group: str) -> int:
     def of_group(names: Sequence[str]) -> int:
         return sum(group_of(name, ctx.policy.spare_pool) == group for name in names)
 
-    return max(max(of_group(slots), 1) - of_group(on_the_way), 0)
+    to_grow = max(of_group(dropped) - of_group(standing_by), 0)
+    return max(max(of_group(slots) + to_grow, 1) - of_group(on_the_way), 0)
 
 
 async def make_ready(ctx: Context, job: Job) -> None:

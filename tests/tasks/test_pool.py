@@ -167,6 +167,22 @@ async def test_a_job_that_waits_does_not_wait_for_a_dead_machine(ctx: Context, d
     assert driver.asked == [(1, ""), (1, "")]
 
 
+@pytest.mark.parametrize(("standbys", "asked"), [(0, [(3, "")]), (1, [(2, "")]), (5, [(1, "")])])
+async def test_an_elastic_job_has_a_machine_asked_for_in_the_place_of_each_that_it_lost(
+    ctx: Context, driver: FakeDriver, standbys: int, asked: list[tuple[int, str]]
+) -> None:
+    """Once, however many of its recoveries ask; what stands by it takes by itself. One at least, for whoever asks."""
+    run_job(ctx, "m0")
+    spec = ctx.ledger.job("gpt").spec
+    sizes = {"machines": {"min": 1, "want": 4, "max": 4}}
+    smaller = JobSpec.model_validate(spec.model_dump(exclude={"elastic"}) | sizes).resized(1)
+    ctx.ledger.set_job("gpt", spec=smaller, machines=["m0"])
+    add(ctx, *(f"s{number}" for number in range(standbys)))
+    for _ in range(3):
+        await provision.provision_for_now(ctx, "")
+    assert driver.asked == asked
+
+
 async def test_a_surplus_is_retired_newest_first(ctx: Context, driver: FakeDriver) -> None:
     """A machine that a job claimed meanwhile stays; one that was left half retired is finished."""
     run_job(ctx, "m0", "m1")
