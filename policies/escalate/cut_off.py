@@ -34,6 +34,12 @@ def late(late_s: Mapping[str, float], but: str) -> dict[str, object]:
     return {"late_elsewhere": f"{join_names(also, _NAMED)} heard the gateway late as well"}
 
 
+def why_nobody(alerts: Sequence[Alert]) -> str:
+    """Return why ranks of the job were cut off, where all that ended were while others were late; else empty."""
+    also = _late_as_well(alerts)
+    return f"the gateway or the hosts were busy ({also})" if also else ""
+
+
 def why_spared(accused: Collection[str], alerts: Sequence[Alert]) -> str:
     """Return why no accused machine is evicted; empty: nothing is in the way.
 
@@ -43,9 +49,15 @@ def why_spared(accused: Collection[str], alerts: Sequence[Alert]) -> str:
     """
     told: list[str] = []
     for name in accused:
-        mine = [each for each in alerts if each.machine == name and not each.evidence.get("cascade")]
-        late_too = [each.evidence.get("late_elsewhere") for each in mine if is_cut_off(each)]
-        if not late_too or not all(late_too) or len(late_too) < len(mine):
+        also = _late_as_well([each for each in alerts if each.machine == name])
+        if not also:
             return ""
-        told.append(f"{late_too[0]}: the gateway or the hosts were busy, and {name} is not at fault")
+        told.append(f"{also}: the gateway or the hosts were busy, and {name} is not at fault")
     return "; ".join(told)
+
+
+def _late_as_well(alerts: Sequence[Alert]) -> str:
+    """Return which others were late, where all roots are ranks that were cut off meanwhile; else empty."""
+    roots = [each for each in alerts if not each.evidence.get("cascade")]
+    also = [str(each.evidence.get("late_elsewhere") or "") for each in roots if is_cut_off(each)]
+    return also[0] if also and all(also) and len(also) == len(roots) else ""

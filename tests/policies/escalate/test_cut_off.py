@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.policies.escalate.cut_off import is_cut_off, late, why_spared
+from holdfast.policies.escalate.cut_off import is_cut_off, late, why_nobody, why_spared
 
 NEVER = math.inf
 OTHERS = "m3, m4 heard the gateway late as well"
@@ -74,6 +74,15 @@ def test_all_or_none_of_the_accused_are_spared() -> None:
     """One of them was cut off alone."""
     assert why_spared(["m1", "m2"], [ended("m1", late_elsewhere=OTHERS), ended("m2")]) == ""
     assert why_spared([], [ended(late_elsewhere=OTHERS)]) == ""
+
+
+def test_ranks_that_were_cut_off_everywhere_tell_of_busy_hosts() -> None:
+    """The summary says so, where no machine is accused; not where one was cut off alone, or ended otherwise."""
+    late = ended("m1", late_elsewhere=OTHERS)
+    assert OTHERS in why_nobody([late, ended("m2", late_elsewhere=OTHERS), ended("m3", cascade=True)])
+    for other in (ended("m2"), ended("m2", error_type="RuntimeError")):
+        assert why_nobody([late, other]) == ""
+    assert why_nobody([]) == ""
 
 
 def test_what_counts_as_cut_off() -> None:
