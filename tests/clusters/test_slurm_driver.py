@@ -165,6 +165,7 @@ def test_drain_of_somebody_else_is_not_lifted(driver: SlurmDriver, slurm_cluster
     up(driver, name)
 
 
+@pytest.mark.thorough
 def test_queued_request_takes_the_next_free_node(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
     """The seventh machine of six nodes waits; a node that is given back is a new machine under the old name."""
     names = driver.provision(len(slurm_cluster.nodes))
@@ -182,6 +183,7 @@ def test_queued_request_takes_the_next_free_node(driver: SlurmDriver, slurm_clus
     assert not left.exists()
 
 
+@pytest.mark.thorough
 def test_down_withdraws_what_waits_in_the_queue(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
     """Nothing joins a site that is down."""
     quick = hasty(driver, slurm_cluster)

@@ -78,7 +78,8 @@ def test_a_rank_without_a_shard_gets_all_from_the_others(told: dict[str, list[An
     assert told["one_without"][1:] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("size", [3, pytest.param(6, marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # test_resharding.py has another number of ranks
+@pytest.mark.parametrize("size", [3, 6])
 def test_another_number_of_ranks_loads_it(tmp_path: Path, size: int) -> None:
     """Fewer ranks hold several files each, more ranks some none: bit for bit, also into another layout."""
     layouts = ["ddp", "fsdp", "tp"]
