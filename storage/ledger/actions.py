@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, select
@@ -94,22 +94,18 @@ class Actions(Connection):
 def actions_without_evidence(view: SqlConnection | Session, which: ColumnElement[bool]) -> list[Action]:
     """Return actions, oldest first; those of :data:`OF_ALL_MACHINES` without intent and result."""
     large = ActionRow.kind.in_(OF_ALL_MACHINES)
-    names = list(Action.model_fields)
-    query: Select[Any] = select(ActionRow.id, *(getattr(ActionRow, name) for name in names)).where(
-        which, ~large
-    )
-    found = _numbered(view, query, names)
-    names = [name for name in names if name not in ("intent", "result")]
-    query = select(ActionRow.id, *(getattr(ActionRow, name) for name in names)).where(which, large)
-    found |= _numbered(view, query, names)
+    found = _numbered(view, columns(ActionRow, Action).where(which, ~large))
+    found |= _numbered(view, columns(ActionRow, Action, without=("intent", "result")).where(which, large))
     return [found[number] for number in sorted(found)]
 
 
-def _numbered(view: SqlConnection | Session, query: Select[Any], names: Sequence[str]) -> dict[int, Action]:
-    return {
-        number: Action.model_validate(dict(zip(names, values, strict=True)))
-        for number, *values in view.execute(query).tuples()
-    }
+def _numbered(view: SqlConnection | Session, query: Select[Any]) -> dict[int, Action]:
+    found = {}
+    for row in view.execute(query.add_columns(ActionRow.id)).mappings():
+        values = dict(row)
+        number = values.pop("id")
+        found[number] = Action.model_validate(values)
+    return found
 
 
 def begin(  # noqa: PLR0917

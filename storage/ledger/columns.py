@@ -17,13 +17,15 @@ M = TypeVar("M", bound=BaseModel)
 
 
 @functools.cache
-def columns(row: type[Base], model: type[BaseModel], *keys: str, without: str = "") -> Select[Any]:
+def columns(
+    row: type[Base], model: type[BaseModel], *keys: str, without: tuple[str, ...] = ()
+) -> Select[Any]:
     """Select the fields of ``model`` from the columns with their names.
 
     Each of ``keys`` is a column that has the value of the parameter of its name. Built once: that takes as long as to
-    have it answered. ``without`` is a field that is no column.
+    have it answered. The fields ``without`` are no columns, or are not asked for.
     """
-    query = select(*(getattr(row, name) for name in model.model_fields if name != without))
+    query = select(*(getattr(row, name) for name in model.model_fields if name not in without))
     return query.where(*(getattr(row, key) == bindparam(key) for key in keys))
 
 

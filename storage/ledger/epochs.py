@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.errors import UnknownError
 from holdfast.models.history import Epoch, Stretch
+from holdfast.storage.ledger.columns import columns
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import EpochRow, JobRow, StretchRow
 
@@ -117,13 +118,10 @@ class Epochs(Connection):
         Without ``machines`` they name none, which are most of what is read: a job of a thousand machines has hundreds
         of epochs.
         """
-        fields = [name for name in Epoch.model_fields if machines or name != "machines"]
-        query = select(*(getattr(EpochRow, name) for name in fields)).where(EpochRow.job == job)
+        query = columns(EpochRow, Epoch, "job", without=() if machines else ("machines",))
         with self._look() as view:
-            rows = view.execute(query.order_by(EpochRow.epoch)).tuples()
-            return [
-                Epoch.model_validate({"machines": (), **dict(zip(fields, row, strict=True))}) for row in rows
-            ]
+            rows = view.execute(query.order_by(EpochRow.epoch), {"job": job}).mappings()
+            return [Epoch.model_validate({"machines": (), **row}) for row in rows]
 
     def max_step(self, job: str) -> int:
         """Return the furthest step that any epoch of the job did or restored since it was last submitted; else 0."""

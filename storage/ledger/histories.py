@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Select, select
+from sqlalchemy import select
 
 from holdfast.models.alert import Incident
 from holdfast.models.history import Epoch, History, StateChange, Stretch
 from holdfast.storage.ledger.actions import actions_without_evidence
+from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, StateChangeRow, StretchRow
@@ -29,17 +28,12 @@ class Histories(Connection):
             mine = (IncidentRow.job == job) & (IncidentRow.opened_at >= since)
             epochs = select(EpochRow).where(EpochRow.job == job, EpochRow.epoch > after)
             # Columns, not objects that track changes: a job of a quarter has 26,000, and is accounted each 15 s.
-            fields = tuple(Stretch.model_fields)
-            stretches: Select[Any] = select(*(getattr(StretchRow, name) for name in fields))
-            stretches = stretches.where(StretchRow.job == job, StretchRow.epoch > after)
+            stretches = columns(StretchRow, Stretch).where(StretchRow.job == job, StretchRow.epoch > after)
             acted = ActionRow.incident_id.in_(select(IncidentRow.id).where(mine))
             states = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)
             return History(
                 epochs=tuple(e.to(Epoch) for e in session.scalars(epochs.order_by(EpochRow.epoch))),
-                stretches=tuple(
-                    Stretch.model_validate(dict(zip(fields, row, strict=True)))
-                    for row in session.execute(stretches.order_by(StretchRow.id)).tuples()
-                ),
+                stretches=tuple(models(session, stretches.order_by(StretchRow.id), Stretch)),
                 incidents=tuple(
                     _incident(i)
                     for i in session.scalars(select(IncidentRow).where(mine).order_by(IncidentRow.n))

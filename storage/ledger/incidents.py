@@ -18,6 +18,8 @@ from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow, JobRow
 
+_ALERTS_APART = ("alerts",)
+"""Fields of an incident that are in another table."""
 MAX_ALERTS_PER_EPOCH = 512
 """Alerts that an incident keeps of one epoch; an alert storm of a big job ends up in the alert log only."""
 
@@ -115,7 +117,7 @@ class Incidents(Connection):
         Raises:
             UnknownError: no such incident.
         """
-        query = columns(IncidentRow, Incident, "id", without="alerts")
+        query = columns(IncidentRow, Incident, "id", without=_ALERTS_APART)
         with self._look() as view:
             found = _incidents(view, query, {"id": incident_id}, evidence=evidence)
         if not found:
@@ -140,7 +142,7 @@ class Incidents(Connection):
 
         Without ``evidence`` it carries no alerts.
         """
-        query = columns(IncidentRow, Incident, "job", without="alerts")
+        query = columns(IncidentRow, Incident, "job", without=_ALERTS_APART)
         query = query.where(IncidentRow.state == IncidentState.OPEN).order_by(IncidentRow.n).limit(1)
         with self._look() as view:
             found = _incidents(view, query, {"job": job}, evidence=evidence)
@@ -284,7 +286,7 @@ def _incidents(
 
 @functools.cache
 def _newest_first(keys: tuple[str, ...]) -> Select[Any]:
-    query = columns(IncidentRow, Incident, *keys, without="alerts")
+    query = columns(IncidentRow, Incident, *keys, without=_ALERTS_APART)
     return query.order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc())
 
 
