@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,8 @@ class RunningJobs:
         self._on_exit = on_exit
         self._on_lost = on_lost
         self._make_ahead = make_ahead or make_run
+        self._starts = 0
+        """Those under way, whose ranks no run has yet."""
         self.replicas_here: Callable[[], bool] = lambda: False
         """Whether replicas of roles are on this machine: what they started may have no mark."""
         self.survivors = Survivors(
@@ -264,8 +267,9 @@ class RunningJobs:
         ranks = run.start.ranks if run.start.restore.has_state else ()
         bringing = asyncio.gather(*(bring(rank) for rank in ranks))
         try:
-            await run.launch(self._forks, code, self._events(run), self._on_exit)
-            await self._brought(run.start, bringing)
+            with self._starting():
+                await run.launch(self._forks, code, self._events(run), self._on_exit)
+                await self._brought(run.start, bringing)
         except BaseException:
             bringing.cancel()
             await run.stop(alone=self._alone(run.start.job))
@@ -316,7 +320,8 @@ class RunningJobs:
     async def _launch_ahead(self, start: Start, on_exit: Callable[[Run, Watched], None]) -> Run:
         code = await self._supply.code(start.job, start.code_version)
         run = self._make_ahead(start)
-        await run.launch(self._forks, code, self._events(run), on_exit)
+        with self._starting():
+            await run.launch(self._forks, code, self._events(run), on_exit)
         return run
 
     async def _end_ahead(self, run: Run) -> None:
@@ -356,11 +361,26 @@ class RunningJobs:
             self.survivors.keep(job, run, keep_s)
         return stopped
 
-    def _alone(self, job: str) -> bool:
-        """Return whether all ranks here are of ``job``, its replays counted in, and no replicas are here."""
-        if self.replicas_here() or base_job(job) in self.ahead:
-            return False
-        return all(base_job(name) == base_job(job) for name in self.runs)
+    def _alone(self, job: str) -> Callable[[], bool]:
+        """Return whether all ranks here are of ``job``, its replays counted in, and no replicas are here.
+
+        It is asked by other threads. While ranks start it is never so: they have no mark at first.
+        """
+
+        def asked() -> bool:
+            if self._starts or self.replicas_here() or base_job(job) in self.ahead:
+                return False
+            return all(base_job(name) == base_job(job) for name in tuple(self.runs))
+
+        return asked
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        self._starts += 1
+        try:
+            yield
+        finally:
+            self._starts -= 1
 
     async def _end_store(self, job: str, epoch: int | None) -> None:
         """End the job's store if it is of ``epoch`` or older (None: of any)."""

@@ -69,12 +69,13 @@ class Remains:
         """Make a group for ``run``, if there may be one; return the file by which its ranks join it, or nothing."""
         return self._groups.open(run)
 
-    async def end(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[int]:
+    async def end(self, run: str, *, alone: Callable[[], bool], spared: Sequence[int] = ()) -> list[int]:
         """End what is left of the run named ``run``, none of whose ranks lives; return the pids.
 
         Args:
             run: its name, with which its control pages begin.
-            alone: no other job has ranks here, and no role a replica; a process without a mark is of this one.
+            alone: whether no other job has ranks here, or is being given some, and no role a replica: a process without
+                a mark is of this one. Asked at each look, by another thread.
             spared: ranks that live on; all that is below them stays.
 
         Raises:
@@ -86,7 +87,7 @@ class Remains:
 
     async def end_all(self) -> list[int]:
         """Do the same as :meth:`end` for every run: the agent ends."""
-        ended = await self._in_thread(lambda: self._left("", alone=True))
+        ended = await self._in_thread(lambda: self._left("", alone=lambda: True))
         self._groups.close()
         return ended
 
@@ -130,17 +131,20 @@ class Remains:
                 time.sleep(_AGAIN_S)
         return sorted(ended)
 
-    def _left(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[KnownProcess]:
+    def _left(self, run: str, *, alone: Callable[[], bool], spared: Sequence[int] = ()) -> list[KnownProcess]:
         """Return the processes of ``run`` (empty: of any), except those of whole ranks and the agent's own helpers."""
         members = {*self._groups.members(run)}
         if members and spared:
             members -= {*spared, *(known.pid for known in proc.descendants(spared))}
         found = [known for pid in {*self._candidates(), *members} if (known := proc.look(pid))]
+        # Asked between the listing and the comparison with known ranks: one that is forked just now for another job has
+        # no mark yet, and either its start is under way or it is known as a rank.
+        unmarked = alone()
         tops = [
             known
             for known in found
             if not (known.holds_nothing or self._forks.forked(known))
-            and (known.pid in members or self._is_of(known.pid, run, alone))
+            and (known.pid in members or self._is_of(known.pid, run, unmarked))
         ]
         below = proc.descendants(top.pid for top in tops)
         return tops + [known for known in below if not known.holds_nothing]

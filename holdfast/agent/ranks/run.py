@@ -225,7 +225,12 @@ class Run:
         hand(self._ticket_path(rank), asdict(restored))
 
     async def stop(
-        self, *, alone: bool = False, grace_s: float = 0.0, keep: bool = False, switch_s: float = SWITCH_S
+        self,
+        *,
+        alone: Callable[[], bool] = lambda: False,
+        grace_s: float = 0.0,
+        keep: bool = False,
+        switch_s: float = SWITCH_S,
     ) -> list[int]:
         """End every rank and all that ranks left behind; return the ranks that still ran.
 
@@ -233,7 +238,8 @@ class Run:
         ``switch_s``, and wait.
 
         Args:
-            alone: no other job has ranks on this machine, so a process that gave up its environment is this job's.
+            alone: whether no other job has ranks on this machine, or is being given some: a process that gave up its
+                environment is this job's then.
             grace_s: ranks that handle SIGTERM get that first, and so many seconds.
 
         Raises:

@@ -225,7 +225,7 @@ class Supervised:
         """End what the process left behind, and withdraw its address."""
         order, means = self.order, self._means
         means.files.withdraw(self.job, order.role, order.index, order.generation)
-        await means.remains.end(self.name, alone=False)
+        await means.remains.end(self.name, alone=lambda: False)
         await asyncio.to_thread(means.scratch.remove, self.name)
 
     def _order_of_process(self, group: str) -> RankOrder:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,10 +275,10 @@ async def test_what_cannot_be_killed_is_named(tmp_path: Path, monkeypatch: pytes
         with monkeypatch.context() as patch:
             patch.setattr(signal, "pidfd_send_signal", lambda *_: None)
             with pytest.raises(UnavailableError, match=rf"{stuck.pid} \(sleep, state \w\)"):
-                await left.end("toy-e1", alone=True)
+                await left.end("toy-e1", alone=lambda: True)
         left._gone_s = 60.0
-        assert await left.end("toy-e1", alone=True) == [stuck.pid]
-        assert await left.end("toy-e1", alone=True) == []
+        assert await left.end("toy-e1", alone=lambda: True) == [stuck.pid]
+        assert await left.end("toy-e1", alone=lambda: True) == []
 
 
 async def test_a_look_that_takes_long_leaves_time_to_die(
@@ -293,13 +293,15 @@ async def test_a_look_that_takes_long_leaves_time_to_die(
         left = remains(tmp_path, late.pid)
         look = left._left
 
-        def slow(run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[proc.KnownProcess]:
+        def slow(
+            run: str, *, alone: Callable[[], bool], spared: Sequence[int] = ()
+        ) -> list[proc.KnownProcess]:
             found = look(run, alone=alone, spared=spared)
             now[0] = 100.0
             return found
 
         monkeypatch.setattr(left, "_left", slow)
-        assert await left.end("toy-e1", alone=True) == [late.pid]
+        assert await left.end("toy-e1", alone=lambda: True) == [late.pid]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,9 @@ async def test_a_look_that_takes_long_leaves_time_to_die(
 async def test_only_the_run_that_is_meant_ends(tmp_path: Path, run: str, alone: bool, ends: bool) -> None:
     """Names that begin alike are others."""
     with sleeping(HOLDFAST_CONTROL=f"{tmp_path}/control/toy-e1-r0") as process:
-        assert await remains(tmp_path, process.pid).end(run, alone=alone) == ([process.pid] if ends else [])
+        assert await remains(tmp_path, process.pid).end(run, alone=lambda: alone) == (
+            [process.pid] if ends else []
+        )
 
 
 async def test_another_machines_leftovers_stay(tmp_path: Path) -> None:
@@ -386,9 +390,11 @@ def test_a_job_beside_replicas_is_not_alone() -> None:
         on_exit=some,
         on_lost=some,
     )
-    assert jobs._alone("toy")
+    assert jobs._alone("toy")()
+    with jobs._starting():
+        assert not jobs._alone("toy")()
     jobs.replicas_here = lambda: True
-    assert not jobs._alone("toy")
+    assert not jobs._alone("toy")()
 
 
 async def test_a_program_that_just_begins_is_not_taken_for_one_without_a_mark(
@@ -400,9 +406,29 @@ async def test_a_program_that_just_begins_is_not_taken_for_one_without_a_mark(
     with sleeping(HOLDFAST_CONTROL=f"{tmp_path}/control/toy-e1-r0") as process:
         monkeypatch.setattr(proc, "environment", lambda pid: next(shows, None) or environment(pid))
         monkeypatch.setattr(proc, "has_environment", lambda _: False)
-        assert await remains(tmp_path, process.pid).end("toy-e2", alone=True) == []
+        assert await remains(tmp_path, process.pid).end("toy-e2", alone=lambda: True) == []
         assert next(shows, None) is None, "control: it was looked at in that moment"
     with sleeping() as bare:
         monkeypatch.undo()
         assert proc.has_environment(bare.pid), "an empty one is one"
-        assert await remains(tmp_path, bare.pid).end("toy-e2", alone=True) == [bare.pid]
+        assert await remains(tmp_path, bare.pid).end("toy-e2", alone=lambda: True) == [bare.pid]
+
+
+async def test_a_rank_that_is_forked_just_now_for_another_job_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no mark yet, and the agent does not know it yet; that a start is under way is asked after the look."""
+    forking = False
+    with sleeping() as newborn:
+        left = remains(tmp_path, newborn.pid)
+        look = left._candidates
+
+        def forked_meanwhile() -> Iterable[int]:
+            nonlocal forking
+            forking = True
+            return look()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(left, "_candidates", forked_meanwhile)
+            assert await left.end("toy-e1", alone=lambda: not forking) == []
+        assert await left.end("toy-e1", alone=lambda: True) == [newborn.pid], "control"
