@@ -53,13 +53,10 @@ SLOWEST := --durations=10 --durations-min=10
 # Where tests with real processes are: nothing else need be imported to collect them.
 E2E = $(sort $(patsubst %/conftest.py,%,$(shell grep -rl --include='*.py' 'mark\.e2e' tests)))
 
-# One more than processors: some units wait for processes and sockets.
-UNITS_AT_ONCE := $(shell expr `nproc` + 1)
-
 # Units; then tests with real processes, two at a time: those of the site (tests/e2e) one after the other, all others beside
 # them, file by file.
 test: $(STAMP)
-	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough and not gpu' -n $(UNITS_AT_ONCE) --dist loadfile
+	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough and not gpu' -n auto --dist loadfile
 	$(BIN)/python -m pytest -m 'e2e and not thorough and not gpu' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
 
 # What CI has no time for.
