@@ -151,9 +151,17 @@ class Site:
         if every_step:
             self._every_step.add(name)
         version = versions.store(self.store, name, code_dir)
-        answer = self.http.post(
-            "/v1/jobs", json={"spec": spec.model_dump(mode="json"), "code_version": version}
-        )
+        told = {"spec": spec.model_dump(mode="json"), "code_version": version}
+
+        def taken() -> httpx.Response | None:
+            answer = self.http.post("/v1/jobs", json=told)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                return answer
+            if any(job.name == name and job.state not in OVER for job in self.ledger.jobs()):
+                self._ask(f"/v1/jobs/{name}/stop")  # recorded, and not started
+            return None
+
+        answer = wait_for(f"the gateway takes {name}", taken, every_s=0.5)
         assert answer.is_success, answer.text
         self.wait_step(name, first)
         return self.job(name)
