@@ -1,11 +1,23 @@
-"""How many machines jobs had at once: a pool is sized for the site's busy hours, not for the hour it is sized in."""
+"""Machines that jobs had at once, and for how long: a pool is sized for busy hours, not for the hour it is sized in."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from holdfast.models.history import Epoch
+
+DAY_S = 86_400.0
+
+
+def machine_days(epochs: Iterable[Epoch], since: float, now: float) -> dict[str, float]:
+    """Return the days that each machine spent in epochs from ``since`` to ``now`` (Unix seconds)."""
+    days: dict[str, float] = defaultdict(float)
+    for epoch in epochs:
+        spent = max(0.0, (epoch.closed_at or now) - max(epoch.opened_at, since)) / DAY_S
+        for machine in epoch.machines:
+            days[machine] += spent
+    return dict(days)
 
 
 def most_at_once(epochs: Iterable[Epoch], since: float, group_of: Callable[[str], str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 
 from sqlalchemy import or_, select
@@ -12,8 +12,6 @@ from holdfast.models.history import ActionState, Epoch, Offence, Pool, machine_o
 from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, JobRow, PoolGroupRow, PoolRow
-
-DAY_S = 86_400.0
 
 
 class Pools(Connection):
@@ -37,20 +35,6 @@ class Pools(Connection):
                 return Pool(target=0, reason="never set", at=0.0)
             parts = session.scalars(select(PoolGroupRow).where(PoolGroupRow.pool_id == row.id))
             return _pool(row, {part.name: part.target for part in parts})
-
-    def machine_days(self, since: float) -> float:
-        """Return the days that machines spent in jobs after ``since`` (Unix seconds), summed over machines."""
-        return sum(self.days_by_machine(since).values())
-
-    def days_by_machine(self, since: float) -> dict[str, float]:
-        """Return the days that each machine spent in jobs after ``since`` (Unix seconds)."""
-        now = self._clock.now()
-        days: dict[str, float] = defaultdict(float)
-        for epoch in self.epochs_after(since):
-            spent = max(0.0, (epoch.closed_at or now) - max(epoch.opened_at, since)) / DAY_S
-            for machine in epoch.machines:
-                days[machine] += spent
-        return dict(days)
 
     def epochs_after(self, since: float) -> list[Epoch]:
         """Return the epochs of all jobs that are open, or were after ``since`` (Unix seconds)."""
