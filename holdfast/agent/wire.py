@@ -7,11 +7,13 @@ made up for by the next. The agent sends orders through the control page, which 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import mmap
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ ENV_FAULTS = "HOLDFAST_FAULTS"  # folder of injected faults of this machine (dem
 # Control page: hold_at_step (-1: none), replicated_step (newest step whose shard of this rank lies on the peer).
 _CONTROL = struct.Struct("<qq")
 CONTROL_BYTES = mmap.PAGESIZE
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM})
 NO_HOLD = -1
 
 
@@ -115,18 +118,26 @@ def _allocate(descriptor: int, path: str | Path) -> None:
     Raises:
         UnavailableError: there is no room for it.
     """
-    try:
+    with room_for(path):
         os.posix_fallocate(descriptor, 0, CONTROL_BYTES)
+
+
+@contextlib.contextmanager
+def room_for(path: str | Path) -> Iterator[None]:
+    """Write what a rank needs to start; shared memory that is full is named.
+
+    Raises:
+        UnavailableError: there is no room for it.
+    """
+    try:
+        yield
     except OSError as error:
-        raise no_room(path, error) from error
-
-
-def no_room(path: str | Path, error: OSError) -> UnavailableError:
-    """Return the error of a start of ranks for which the machine's shared memory has no room."""
-    return UnavailableError(
-        f"{path} cannot be written ({error.strerror}): remove what fills the shared memory there, or give the "
-        "machine more; then the ranks start."
-    )
+        if error.errno not in _FULL:
+            raise
+        raise UnavailableError(
+            f"{path} cannot be written ({error.strerror}): remove what fills the shared memory there, or give the "
+            "machine more; then the ranks start."
+        ) from error
 
 
 def _encoded(message: dict[str, Any]) -> bytes:

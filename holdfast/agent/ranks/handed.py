@@ -17,9 +17,9 @@ def hand(path: str | Path, content: dict[str, Any]) -> None:
         UnavailableError: there is no room for it.
     """
     fresh = f"{path}.new"
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps(content))
-    except OSError as error:
-        raise wire.no_room(path, error) from error
+    with (
+        wire.room_for(path),
+        os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file,
+    ):
+        file.write(json.dumps(content))
     os.rename(fresh, path)
