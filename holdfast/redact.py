@@ -31,7 +31,7 @@ def passwords(text: str) -> str:
 
 def page(gateway: str) -> str:
     """Return the address of the status page that the gateway at this URL serves, as :func:`link` does."""
-    return f"{link(gateway)}/ui/"
+    return f"{link(gateway).rstrip('/')}/ui/"
 
 
 def link(url: str) -> str:

@@ -271,7 +271,7 @@ class Settings(FromEnvironment):
     @property
     def page(self) -> str:
         """Address of the status page, for people's browsers."""
-        return redact.page(self.page_url.rstrip("/") or self.gateway)
+        return redact.page(self.page_url or self.gateway)
 
     @property
     def own_gateway(self) -> str:

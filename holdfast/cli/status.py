@@ -20,7 +20,7 @@ def status(as_json: AsJson = False) -> None:
     """Jobs (state, epoch, step, ETTR, where time was lost), machines, ranks, incidents and what people are asked."""
     with context.gateway() as gateway:
         chosen = context.settings().page_url
-        facts = gateway.status() | {"page": redact.page(chosen.rstrip("/") or gateway.url)}
+        facts = gateway.status() | {"page": redact.page(chosen or gateway.url)}
     if as_json:
         print_json(facts)
         return

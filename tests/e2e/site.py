@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,16 +152,7 @@ class Site:
             self._every_step.add(name)
         version = versions.store(self.store, name, code_dir)
         told = {"spec": spec.model_dump(mode="json"), "code_version": version}
-
-        def taken() -> httpx.Response | None:
-            answer = self.http.post("/v1/jobs", json=told)
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                return answer
-            if any(job.name == name and job.state not in OVER for job in self.ledger.jobs()):
-                self._ask(f"/v1/jobs/{name}/stop")  # recorded, and not started
-            return None
-
-        answer = wait_for(f"the gateway takes {name}", taken, every_s=0.5)
+        answer = self._answered("/v1/jobs", told, lambda: self._stop_recorded(name))
         assert answer.is_success, answer.text
         self.wait_step(name, first)
         return self.job(name)
@@ -345,14 +336,27 @@ class Site:
         for machine in self.evicted():
             self._ask(f"/v1/machines/{machine}/release")
 
+    def _stop_recorded(self, name: str) -> None:
+        """A submission that was recorded and not started, as the gateway was not sure that it leads."""
+        if any(job.name == name and job.state not in OVER for job in self.ledger.jobs()):
+            self._ask(f"/v1/jobs/{name}/stop")
+
     def _ask(self, path: str) -> None:
+        self._answered(path).raise_for_status()
+
+    def _answered(
+        self, path: str, body: object = None, before_again: Callable[[], None] = lambda: None
+    ) -> httpx.Response:
         """Have the gateway do something; again while its ledger or an agent does not answer (503), as a person does."""
 
         def taken() -> httpx.Response | None:
-            answer = self.http.post(path)
-            return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
+            answer = self.http.post(path, json=body)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                return answer
+            before_again()
+            return None
 
-        wait_for(f"the gateway does {path}", taken, every_s=0.5).raise_for_status()
+        return wait_for(f"the gateway does {path}", taken, every_s=0.5)
 
     def settle(self) -> None:
         """Back to rest: services up, jobs stopped, broken machines on their way back to the pool."""
