@@ -18,15 +18,20 @@ MOST = 1000
 """Incidents that the gateway lists at once."""
 
 
-def incidents(
+def incidents(  # noqa: PLR0917  (options of a command)
     job: Annotated[str | None, typer.Option(help="Only of this job.", callback=checked(names.JOB))] = None,
     state_: Annotated[IncidentState | None, typer.Option("--state", help="Only in this state.")] = None,
+    class_: Annotated[str | None, typer.Option("--class", help="Only of this incident class.")] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="Only those that name this machine.", callback=checked(names.MACHINE))
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST, help=f"The newest so many, at most {MOST:,}.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List incidents, newest first."""
     with context.gateway() as gateway:
-        found = gateway.incidents(job, state_.value if state_ else None, limit)
+        asked = state_.value if state_ else None
+        found = gateway.incidents(job, asked, limit, incident_class=class_, machine=machine)
     if len(found) == limit:
         say_aside(f"only the newest {limit} are listed (`--limit`)")
     if as_json:

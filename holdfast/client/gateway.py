@@ -170,10 +170,17 @@ class Gateway:
         return self._call("POST", f"/v1/machines/{machine}/release")
 
     def incidents(
-        self, job: str | None = None, state: str | None = None, limit: int | None = None
+        self,
+        job: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        *,
+        incident_class: str | None = None,
+        machine: str | None = None,
     ) -> list[Incident]:
         """Return incidents, newest first; of many only so many of the newest, as the gateway has it by default."""
-        filters = {"job": job, "state": state, "limit": str(limit) if limit else None}
+        most = str(limit) if limit else None
+        filters = {"job": job, "state": state, "class": incident_class, "machine": machine, "limit": most}
         asked = {key: value for key, value in filters.items() if value}
         return [understood(Incident, row) for row in self._call("GET", "/v1/incidents", params=asked)]
 

@@ -11,7 +11,7 @@ from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from holdfast.errors import StaleError, UnknownError
-from holdfast.models.alert import Alert, Classification, Incident, IncidentState, RecordedClass
+from holdfast.models.alert import Alert, Classification, Incident, IncidentClass, IncidentState, RecordedClass
 from holdfast.models.job import JobState
 from holdfast.storage.ledger.columns import columns
 from holdfast.storage.ledger.connection import Connection
@@ -130,12 +130,25 @@ class Incidents(Connection):
         state: IncidentState | None = None,
         limit: int | None = None,
         *,
+        incident_class: IncidentClass | None = None,
+        machine: str | None = None,
         evidence: bool = True,
     ) -> list[Incident]:
         """Return incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
-        asked = {name: value for name, value in (("job", job), ("state", state)) if value is not None}
+        asked = _given(job=job, state=state, incident_class=incident_class, machine=machine)
         with self._look() as view:
             return _incidents(view, _newest_first(tuple(asked)).limit(limit), asked, evidence=evidence)
+
+    def incident_counts(
+        self, job: str | None = None, machine: str | None = None
+    ) -> dict[tuple[IncidentClass, IncidentState], int]:
+        """Count all incidents, or those of a job or machine, by class and state."""
+        query = select(IncidentRow.incident_class, IncidentRow.state, func.count())
+        for column, value in ((IncidentRow.job, job), (IncidentRow.machine, machine)):
+            query = query if value is None else query.where(column == value)
+        with self._look() as view:
+            rows = view.execute(query.group_by(IncidentRow.incident_class, IncidentRow.state)).all()
+        return {(incident_class, state): count for incident_class, state, count in rows}
 
     def acting(self, job: str, *, evidence: bool = True) -> Incident | None:
         """Return the oldest open incident of the job: only its playbook may act on the job.
@@ -282,6 +295,10 @@ def _incidents(
         alerts = _alerts(view, row["id"]) if evidence else ()
         found.append(Incident.model_validate({**row, "alerts": alerts}))
     return found
+
+
+def _given(**filters: object) -> dict[str, object]:
+    return {name: value for name, value in filters.items() if value is not None}
 
 
 @functools.cache

@@ -21,12 +21,13 @@ from holdfast.policies.restore.unsaved import Unsaved
 
 
 class FakeGateway:
-    """``calls`` are the requests that change something; lists may be changed by a test."""
+    """``calls`` are the requests that change something, ``asked`` the query of the newest; tests may change lists."""
 
     def __init__(self, token: str) -> None:
         self.token = token
         self.transport = httpx.MockTransport(self._answer)
         self.calls: list[tuple[str, Any]] = []
+        self.asked: dict[str, str] = {}
         self.jobs: dict[str, Job] = {}
         self.machines = {
             name: Machine(name=name, state=MachineState.STANDBY, incarnation="abc", address="127.0.0.1:1")
@@ -52,6 +53,7 @@ class FakeGateway:
             if not secret.matches(request.headers.get("Authorization"), self.token):
                 raise UnauthorizedError("missing or wrong secret.")
             body = json.loads(request.content) if request.content else None
+            self.asked = dict(request.url.params)
             if request.method == "POST":
                 self.calls.append((request.url.path, body))
             return httpx.Response(200, json=self._route(request, body))

@@ -75,6 +75,17 @@ def test_a_listing_that_leaves_incidents_out_reports_it(cli: Cli, gateway: FakeG
     assert cli("incidents", "--limit", "1001").status == 2
 
 
+def test_incidents_are_filtered_by_the_gateway(cli: Cli, gateway: FakeGateway) -> None:
+    """Each filter is one of the request's."""
+    filters = {"job": "gpt", "state": "open", "class": "job_hang", "machine": "m1", "limit": "7"}
+    gateway.add_job(SPEC)
+    assert (
+        cli("incidents", *(word for name, value in filters.items() for word in (f"--{name}", value))).status
+        == 0
+    )
+    assert gateway.asked == filters
+
+
 @pytest.mark.parametrize(
     ("command", "facts"),
     [

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass, IncidentState
 from holdfast.models.history import ActionState
 from holdfast.models.machine import MachineState
 from holdfast.models.roles import RoleSpec
@@ -319,3 +319,37 @@ async def test_roles_of_a_job_are_shown(site: tuple[Kit, Tab, str]) -> None:
     await tab.sees("for rollout")
     assert await tab.run("document.querySelectorAll('.part.roles tbody tr').length") == 3
     assert tab.errors == []
+
+
+async def test_incidents_are_filtered_and_more_are_shown(kit: Kit) -> None:
+    """The address has the filters; a filter taken back shows what was there before."""
+    await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
+    for number in range(40):
+        found = Classification(
+            incident_class=IncidentClass.JOB_HANG, confidence=1, machine=f"m{number % 2}", reasons=("x",)
+        )
+        incident = kit.ledger.open_incident(JOB, found, 3, [], kit.clock.now())
+        kit.ledger.set_incident(incident.id, state=IncidentState.RECOVERED)
+    rows = "document.querySelectorAll('.part.list tbody tr').length"
+
+    async def choose(name: str, value: str) -> None:
+        field = f"document.querySelector('[name={name}]')"
+        await tab.run(f"(e => {{ e.value = '{value}'; e.dispatchEvent(new Event('change')); }})({field})")
+
+    async with served(kit) as address, browser() as tab:
+        await log_in(tab, address)
+        await go(tab, "#/incidents", "The newest 30 of 42")
+        await tab.click("button", "Show more")
+        await tab.until(f"{rows} === 42 && !document.body.innerText.includes('The newest')")
+        await choose("class", "job_crash")
+        await tab.until(f"{rows} === 2")
+        await choose("class", "")
+        await tab.sees("The newest 30 of 42")
+        await choose("machine", "m1")
+        await choose("class", "job_hang")
+        await tab.until(f"{rows} === 20")
+        assert await tab.run("location.hash") == "#/incidents?machine=m1&class=job_hang"
+        await go(tab, "#/machines/m1", "Incidents that name it")
+        await tab.click("a", "Incidents that name it")
+        await tab.until(f"{rows} === 21 && document.querySelector('[name=machine]').value === 'm1'")
+        assert tab.errors == []

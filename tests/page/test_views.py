@@ -65,6 +65,26 @@ async def test_what_waits_for_a_person_is_shown_however_old(
     assert [row["id"] for row in view["incidents"]] == ["gpt-2", "gpt-1"]
 
 
+async def test_incidents_are_listed_with_how_many_there_are(kit: Kit) -> None:
+    """Of many the newest; by job, machine, class and state; a name that is none finds nothing."""
+    await big_job(kit)
+    kit.ledger.set_incident("gpt-2", state=IncidentState.OPEN)
+
+    async def listed(query: str) -> tuple[list[str], int]:
+        view = await kit.get(f"/v1/page/incidents?{query}")
+        return [row["id"] for row in view["incidents"]], view["count"]
+
+    assert await listed("") == (["gpt-2", "gpt-1"], 2)
+    assert await listed("limit=1") == (["gpt-2"], 2)
+    assert await listed("state=recovered") == (["gpt-1"], 1)
+    assert await listed("machine=m1&class=job_crash&job=gpt") == (["gpt-1"], 1)
+    assert await listed("class=nan_loss") == await listed("job=No%20Such") == ([], 0)
+    view = await kit.get("/v1/page/incidents?state=open")
+    assert (view["classes"], view["states"]) == (["job_crash"], ["open", "recovered"])
+    newest = await kit.get("/v1/incidents?class=job_crash&machine=m1")
+    assert [row["id"] for row in newest] == ["gpt-1"]
+
+
 async def test_late_heartbeats_are_told_before_a_machine_is_lost(kit: Kit) -> None:
     """Once one is overdue; no word of machines that are heard, or out of service."""
     await kit.running_job(machines=2, standbys=1)

@@ -14,14 +14,18 @@ from holdfast.deployments.gateway.fleet.view import OUT_OF_SERVICE
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.classes import IncidentClass
 from holdfast.models.history import Pool
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
-from holdfast.models.names import IncidentId, JobName
+from holdfast.models.names import IncidentId, JobName, MachineName
 from holdfast.models.repair import Repair, RepairState
 from holdfast.policies.restore import checkpoint_cost
 
-Limit = Annotated[int, Query(ge=1, le=1000)]
+MOST = 1000
+"""Incidents that are listed at once."""
+Limit = Annotated[int, Query(ge=1, le=MOST)]
+ClassFilter = Annotated[IncidentClass | None, Query(alias="class")]
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -98,11 +102,15 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/incidents")
     def incidents(
-        job: JobName | None = None, state: IncidentState | None = None, limit: Limit = 100
+        job: JobName | None = None,
+        state: IncidentState | None = None,
+        class_: ClassFilter = None,
+        machine: MachineName | None = None,
+        limit: Limit = 100,
     ) -> list[Incident]:
         if job is not None:
             ledger.job(job)
-        return ledger.incidents(job=job, state=state, limit=limit)
+        return ledger.incidents(job, state, limit, incident_class=class_, machine=machine)
 
     @router.get("/incidents/{incident_id}")
     def incident(incident_id: IncidentId) -> dict[str, Any]:

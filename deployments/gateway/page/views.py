@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
+from holdfast.deployments.gateway.api.read import ClassFilter, Limit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.answers import Answers
+from holdfast.deployments.gateway.page.incident_list import incident_list
 from holdfast.deployments.gateway.page.incident_view import incident_view
 from holdfast.deployments.gateway.page.job_view import job_view
-from holdfast.deployments.gateway.page.overview import overview
+from holdfast.deployments.gateway.page.overview import RECENT, overview
 from holdfast.deployments.gateway.page.rank_view import rank_view, ranks_view, steps_view
 from holdfast.errors import UnknownError
+from holdfast.models.alert import IncidentState
 from holdfast.models.names import IncidentId, JobName, Rank
 
 STACKS_AT_ONCE = 2
+TypedName = Annotated[str | None, Query(max_length=100)]
+"""As a person types it: what is no name finds nothing."""
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -66,6 +71,22 @@ def routes(gateway: Gateway) -> APIRouter:
             dumps = await gateway.acts.stacks(machine, name, known.epoch)
         mine = [dump.model_dump(mode="json") for dump in dumps if dump.rank == rank]
         return {"rank": rank, "machine": machine.name, "at": site.clock.now(), "stacks": mine}
+
+    @router.get("/incidents")
+    async def incidents(  # noqa: PLR0917  (a query's parameters)
+        request: Request,
+        job: TypedName = None,
+        machine: TypedName = None,
+        class_: ClassFilter = None,
+        state: IncidentState | None = None,
+        limit: Limit = RECENT,
+    ) -> Response:
+        def make() -> dict[str, Any]:
+            return incident_list(
+                gateway, job=job, machine=machine, incident_class=class_, state=state, limit=limit
+            )
+
+        return await give(request, f"incidents {job!r} {machine!r} {class_} {state} {limit}", make)
 
     @router.get("/incidents/{incident_id}")
     async def incident(request: Request, incident_id: IncidentId) -> Response:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from holdfast.clock import FakeClock
@@ -52,6 +54,32 @@ def test_the_oldest_open_incident_acts(ledger: Ledger, clock: FakeClock) -> None
     assert [i.id for i in ledger.incidents(state=RECOVERED)] == ["gpt-1"]
     ledger.set_incident("gpt-2", state=IncidentState.DISMISSED)
     assert ledger.acting("gpt") is None
+
+
+def test_incidents_are_listed_and_counted_by_what_they_are(ledger: Ledger) -> None:
+    """Each filter alone, and together."""
+    running_job(ledger)
+    for machine, name in (("m1", "job_hang"), ("m2", "job_hang"), ("m1", "nan_loss")):
+        found = classified().model_copy(update={"machine": machine, "incident_class": IncidentClass(name)})
+        ledger.open_incident("gpt", found, 1, [], 6.0)
+    ledger.set_incident("gpt-1", state=RECOVERED)
+
+    def listed(**filters: Any) -> list[str]:
+        return [each.id for each in ledger.incidents(**filters)]
+
+    hang = IncidentClass.JOB_HANG
+    assert listed(machine="m1") == ["gpt-3", "gpt-1"]
+    assert listed(incident_class=hang) == ["gpt-2", "gpt-1"]
+    assert listed(incident_class=hang, machine="m1", state=RECOVERED, job="gpt") == ["gpt-1"]
+    assert listed(incident_class=hang, machine="m3") == []
+    every = {
+        (hang, RECOVERED): 1,
+        (hang, IncidentState.OPEN): 1,
+        (IncidentClass.NAN_LOSS, IncidentState.OPEN): 1,
+    }
+    assert ledger.incident_counts() == ledger.incident_counts(job="gpt") == every
+    assert ledger.incident_counts(machine="m2") == {(hang, IncidentState.OPEN): 1}
+    assert ledger.incident_counts(job="other") == {}
 
 
 def test_the_same_alert_joins_once(ledger: Ledger) -> None:

@@ -3,7 +3,7 @@
 import { asksBox } from "./asks.js";
 import { Timeline } from "./chart.js";
 import { clock, count, h, lostStack, part, percent, seconds, state, table } from "./dom.js";
-import { incidentTable } from "./incidents.js";
+import { incidentTable, incidentsOf } from "./incidents.js";
 import { fact } from "./machines.js";
 import { RankMap, rankPanel } from "./ranks.js";
 import { HeatMap } from "./heat.js";
@@ -54,7 +54,7 @@ export function jobView(main, name) {
           roles.draw(view.roles, rolesPart);
           const spent = view.scaled_to_zero_s ? { ...view.lost_by_phase_s, scaled_to_zero: view.scaled_to_zero_s } : view.lost_by_phase_s;
           time.draw([view.productive_s, spent], () => lostStack(view.productive_s, spent, "Wall-clock time"));
-          incidents.draw(view.incidents, (rows) => incidentTable([...rows].reverse()));
+          incidents.draw(view.incidents, (rows) => [incidentTable([...rows].reverse()), h("p", {}, h("a", { href: incidentsOf({ job: name }), "data-key": "all incidents" }, "All incidents of jobs with this name"))]);
           epochs.draw(view.epochs, epochTable);
         },
       },
@@ -89,7 +89,7 @@ function head(view) {
   return h("dl", { class: "facts big" },
     fact("State", [state(view.state), view.mode === "act" ? "" : ` (mode ${view.mode})`]), fact("Step", count(view.step)), fact("ETTR", view.ettr_note || percent(view.ettr)),
     fact(`ETTR, last ${seconds(view.window_s)}`, percent(view.ettr_window)), fact("Longest time without a step", seconds(view.worst_gap_s)),
-    fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machines`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
+    fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machine${view.machines === 1 ? "" : "s"}`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
     fact("Epoch", view.epoch), fact("Code", view.code_version),
     view.skipped_steps.length ? fact("Data skipped", `of step ${view.skipped_steps.join(", ")}`) : null,
     ...view.kept_signals.map((signal) => fact("After the hold", h("span", { class: "restore failed" }, `${signal}: acted on when the hold ends`))),

@@ -4,6 +4,7 @@ import { askEvict, askRelease } from "./dialogs.js";
 import { done } from "./asks.js";
 import { clock, colour, count, h, incidentLink, jobLink, part, seconds, state, table, words } from "./dom.js";
 import { Grid } from "./grid.js";
+import { incidentsOf } from "./incidents.js";
 
 const STATES = ["active", "standby", "provisioning", "draining", "cordoned", "gone"];
 
@@ -81,6 +82,7 @@ function oneMachine(machine) {
       machine.role ? fact("Role", machine.role) : null,
       machine.reason ? fact("Because", machine.reason) : null, machine.scope ? fact("Kept from", machine.scope === "cluster" ? "every job" : "its job") : null,
       fact("Agent", machine.address || "none"), fact("Seen", seen(machine))),
+    h("p", {}, h("a", { href: incidentsOf({ machine: machine.name }), "data-key": "its incidents" }, "Incidents that name it")),
     h("div", { class: "buttons" }, out ? releaseButton(machine) : evictButton(machine)),
   ];
 }

@@ -27,7 +27,7 @@ let timers = [];
 let wake = [];
 
 function open() {
-  const path = location.hash.replace(/^#/, "") || "/";
+  const path = location.hash.replace(/^#/, "").split("?")[0] || "/";
   if (!path.startsWith("/")) return; // the skip link
   for (const timer of timers) clearTimeout(timer);
   timers = [];
@@ -66,8 +66,8 @@ async function poll(source, view) {
       try {
         const answer = await get(path);
         if (view !== shown) return;
-        if (answer.changed || !source.drawn) drawn(source, answer);
-        source.drawn = true;
+        if (answer.changed || source.drawn !== path) drawn(source, answer);
+        source.drawn = path;
         say(true);
       } catch (error) {
         if (view !== shown) return;
