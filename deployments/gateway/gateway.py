@@ -36,6 +36,7 @@ from holdfast.deployments.gateway.fleet.roles import TICK_S, Roles
 from holdfast.deployments.gateway.fleet.sizes import Sizes
 from holdfast.deployments.gateway.fleet.step_times import AllStepTimes
 from holdfast.deployments.gateway.fleet.times import Times
+from holdfast.deployments.gateway.fleet.unstarted import Unstarted
 from holdfast.deployments.gateway.fleet.view import WATCHED, Fleet
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.intake.on_hold import OnHold
@@ -142,8 +143,7 @@ class Gateway:
         self.times = Times(self.site)
         self.step_times = AllStepTimes()
         self.held = Held(self.site, acts)
-        self.releases = Releases(self.site, acts)
-        self.releases.launching = self.correlator.starting.held
+        self.releases, self.unstarted = self._of_no_run(acts)
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
         self.waiting.ask_again = self.sizes.ask_again
         self.roles, self.own_machines = self._of_roles(acts)
@@ -152,6 +152,12 @@ class Gateway:
         self._forgot_at = clock.monotonic()
         self._many_heartbeats = False
         self._loops: list[asyncio.Task[None]] = []
+
+    def _of_no_run(self, acts: JobActs) -> tuple[Releases, Unstarted]:
+        """Return what looks after jobs of which nothing runs: those that ended, and those that never began."""
+        ended, never_began = Releases(self.site, acts), Unstarted(self.site, acts)
+        ended.launching = never_began.launching = self.correlator.starting.held
+        return ended, never_began
 
     def _of_roles(self, acts: JobActs) -> tuple[Roles, OwnMachines]:
         roles = Roles(self.site, self._require_sure)
@@ -222,6 +228,7 @@ class Gateway:
             Loop("progress", self.progress.watch, 1.0),
             Loop("admissions", self.admissions.tick, 1.0),
             Loop("repairs", self.repairs.tick, 1.0),
+            Loop("unstarted jobs", self.unstarted.tick, 2.0),
             Loop("release", self.releases.tick, 2.0),
             Loop("roles", self.roles.tick, TICK_S),
             Loop("machines of roles", self.own_machines.tick, 1.0),

@@ -26,8 +26,22 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     Raises:
         NoStandbyError: too few machines stand by; nothing was recorded.
         RefusedError: a job of that name has not ended, or what it starts from is not there; nothing was recorded.
-        HoldfastError: it could not be started; it is recorded as failed and holds no machine.
+        HoldfastError: it could not be started; it is recorded as failed and holds no machine, at once or as soon as
+            the ledger answers.
     """
+    under_way = gateway.unstarted.submitting
+    if spec.name in under_way:
+        raise RefusedError(
+            f"job {spec.name} is being submitted by another request: `holdfast status` shows it"
+        )
+    under_way.add(spec.name)
+    try:
+        return await _submit(gateway, spec, code_version)
+    finally:
+        under_way.discard(spec.name)
+
+
+async def _submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     ledger = gateway.site.ledger
     if wrong := no_start(spec):
         raise RefusedError(wrong)
@@ -53,6 +67,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
             f"fewer (`machines`{fields} in the job file), or add some (deployment `resize-standby-pool`, or "
             "`holdfast up --machines N` where machines are processes of this host)"
         )
+    await gateway.unstarted.end(spec.name)
     await asyncio.to_thread(ledger.add_job, spec, code_version)
     key = f"{spec.name}/code/{code_version}.tar.gz"
     await asyncio.to_thread(ledger.add_version, spec.name, code_version, key, "submitted")
@@ -63,7 +78,10 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
             await _seat_all(gateway.site, spec)
         await start(gateway, spec.name, "submitted")
     except Exception:
-        await _undo(gateway, spec.name)
+        try:
+            await gateway.unstarted.fail(spec.name)
+        except Exception:  # the gateway does it as soon as it can
+            log.exception("job %s could not be started, and not be taken back yet", spec.name)
         raise
     return await gateway.site.job(spec.name)
 
@@ -132,15 +150,3 @@ async def _seat_all(site: Site, spec: JobSpec) -> None:
     for role, number in own_machines(spec.roles).items():
         await asyncio.to_thread(site.ledger.claim_standbys, spec.name, number, flapping, role=role)
     await site.refresh()
-
-
-async def _undo(gateway: Gateway, name: str) -> None:
-    ledger, failed, stopped = gateway.site.ledger, JobState.FAILED, JobState.STOPPED
-    try:
-        # One that a person stopped meanwhile stays so.
-        left = await asyncio.to_thread(ledger.set_job, name, state=failed, unless=stopped)
-        await gateway.acts.stop(name)
-        if left.state is failed:
-            await asyncio.to_thread(ledger.set_job, name, state=failed)
-    except Exception:
-        log.exception("job %s could not be started, and not be taken back", name)
