@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.models.alert import Incident
+from holdfast.models.alert import AlertKind, Incident
 from holdfast.models.history import machine_of
 from holdfast.operations import flaps
 from holdfast.operations.context import Context
 from holdfast.policies.classify import sure_signs
+from holdfast.policies.escalate import dead
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.recovery_context import RecoveryContext
+
+_LOOK_BACK = 50
+"""Incidents of a job, newest first."""
 
 
 def since(ctx: Context, incident: Incident) -> set[str]:
@@ -35,13 +39,36 @@ def evicted(case: RecoveryContext) -> dict[str, str]:
 
 
 def reached_again(case: RecoveryContext) -> set[str]:
-    """Return the machines that did not answer in an earlier round of the incident, and answer in this one."""
+    """Return the machines that did not answer before this round of the incident, and answered its order to stop."""
     pauses = case.done("pause")
     now = next((each for each in pauses if each.key == f"pause:{case.life}"), None)
-    if now is None or not case.round:
+    if now is None:
         return set()
     before = {name for each in pauses if each is not now for name in (each.result or {}).get("silent", ())}
+    before = before if case.round else _only_silent(case)
     return before.difference((now.result or {}).get("unreachable", ()))
+
+
+def _only_silent(case: RecoveryContext) -> set[str]:
+    """Return the machines that this life of the job lost for their silence alone, for the first time in a while.
+
+    Not once what was started without evicting them fell, or could not be started: they may be away again.
+    """
+    incident, policy = case.incident, case.ctx.policy.ladder.flaps
+    begun = case.attempt == 1 or bool(case.done("start"))
+    if case.again or not begun:
+        return set()
+    first = [alert for alert in incident.alerts if alert.at <= incident.opened_at]
+    found = dead.only_silent(first, case.incarnations())
+    since = incident.opened_at - policy.window_s
+    past = case.ctx.ledger.incidents(case.job, limit=_LOOK_BACK)
+    earlier = [
+        each for each in past if each.id != incident.id and since <= each.opened_at <= incident.opened_at
+    ]
+    found -= {
+        alert.machine for each in earlier for alert in each.alerts if alert.kind is AlertKind.MACHINE_LOST
+    }
+    return found - flaps.find(case.ctx.ledger, sorted(found), case.ctx.clock.now(), case.ctx.policy).keys()
 
 
 def meanwhile(case: RecoveryContext) -> set[str]:

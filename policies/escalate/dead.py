@@ -1,10 +1,10 @@
-"""Machines that are dead for sure, so that their eviction is none on suspicion. Pure."""
+"""Machines that are dead for sure, so that their eviction is none on suspicion; and those only silent. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.models.alert import Alert
+from holdfast.models.alert import Alert, AlertKind
 from holdfast.policies.restore.replace_first import seen_lost
 
 
@@ -24,6 +24,23 @@ def surely(
     told = list(alerts)
     refused = [name for name in unreached if name not in silent]
     return tuple(name for name in refused if name in lives and seen_lost(told, name, lives[name]))
+
+
+def only_silent(alerts: Iterable[Alert], lives: Mapping[str, str]) -> set[str]:
+    """Return the machines that were reported as lost, in their present life, for nothing but their silence.
+
+    Args:
+        alerts: those for which the incident was opened; what a monitor or a person reports shows no silence.
+        lives: the incarnation of each of the job's machines.
+    """
+    lost = [
+        alert
+        for alert in alerts
+        if alert.kind is AlertKind.MACHINE_LOST
+        and alert.incarnation in (None, lives.get(alert.machine or ""))
+    ]
+    refused = {alert.machine for alert in lost if alert.evidence.get("silent") is not True}
+    return {name for alert in lost if (name := alert.machine or "") in lives and name not in refused}
 
 
 def go_uncounted(dead: int, before: int, job_size: int, standbys: int) -> bool:

@@ -79,7 +79,7 @@ class SilentMachines:
         self._say(machine, silent_s, probe)
         if await self._is_gone(machine, silent_s):
             return
-        await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
+        await self._correlator.lost(machine, probe.detail, missed_s=silent_s, silent=not probe.sure)
 
     def _patience_s(self, machine: Machine) -> float:
         site = self._site

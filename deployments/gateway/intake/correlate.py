@@ -379,16 +379,27 @@ class Correlator:
             await self._decide(facts, settling)
 
     async def lost(
-        self, machine: Machine, detail: str, *, peers: bool = False, missed_s: float = 0.0
+        self,
+        machine: Machine,
+        detail: str,
+        *,
+        peers: bool = False,
+        missed_s: float = 0.0,
+        silent: bool = False,
     ) -> Outcome:
-        """Take the loss of a machine whose agent was found dead."""
+        """Take the loss of a machine whose agent was found dead; ``silent``: it refused nothing, and may live."""
         alert = Alert(
             kind=AlertKind.MACHINE_LOST,
             job=machine.job,
             machine=machine.name,
             incarnation=machine.incarnation,
             at=self._site.clock.now(),
-            evidence={"probe": detail, "missed_s": round(missed_s, 3), "peers_lost_it": peers},
+            evidence={
+                "probe": detail,
+                "missed_s": round(missed_s, 3),
+                "peers_lost_it": peers,
+                "silent": silent,
+            },
         )
         (outcome,) = await self.accept_all([alert])
         return outcome

@@ -126,7 +126,7 @@ MACHINE_LOST = Kind(
     "machine_lost",
     SignalScope.MACHINE,
     "No heartbeats of an agent, and a probe of it fails too, while others are heard.",
-    evidence="missed_s, probe",
+    evidence="missed_s, probe, silent",
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),
     precedence=100,
 )

@@ -43,3 +43,28 @@ def test_each_place_is_refilled_once_and_only_where_standbys_are(
     gone: int, before: int, job_size: int, standbys: int, free: bool
 ) -> None:
     assert dead.go_uncounted(gone, before, job_size, standbys) is free
+
+
+@pytest.mark.parametrize(
+    ("told", "silent"),
+    [
+        ([("m1", "i1", True)], {"m1"}),
+        ([("m1", "i1", False)], set()),
+        ([("m1", "i1", None)], set()),
+        ([("m1", "i0", True)], set()),
+        ([("m9", "i1", True)], set()),
+        ([("m1", "i1", True), ("m1", "i1", False), ("m2", "i1", True)], {"m2"}),
+    ],
+    ids=["silent", "refused", "from-a-monitor", "former-life", "left-the-job", "refused-later"],
+)
+def test_who_was_only_silent(told: list[tuple[str, str, bool | None]], silent: set[str]) -> None:
+    alerts = [
+        alert(
+            AlertKind.MACHINE_LOST,
+            machine=name,
+            incarnation=life,
+            evidence={} if each is None else {"silent": each},
+        )
+        for name, life, each in told
+    ]
+    assert dead.only_silent(alerts, LIVES) == silent
