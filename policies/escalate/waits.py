@@ -37,7 +37,7 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
         "a step of it, with `--from-scratch` from zero",
     ),
     Missing.SERVICE: (
-        "what all machines share to work again",
+        "what all machines share to work again; an alert about it that is over is acted on at once",
         "`holdfast resume {job}` tries it now",
     ),
     Missing.RUNS: (
@@ -189,6 +189,7 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         Missing.APPROVAL: _no_question_left(seen),
         Missing.EVICTIONS: _no_question_left(seen)
         or ("a machine was evicted by hand" if seen.lacking else ""),
+        Missing.SERVICE: f"{seen.resolved} was resolved" if seen.resolved else "",
         Missing.CHANGE: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
         Missing.RUNS: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
     }

@@ -88,6 +88,7 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
         (Missing.EVICTIONS, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
         (Missing.EVICTIONS, {"back": "m1"}, "machine m1 restarted"),
         (Missing.EVICTIONS, {"lacking": 1}, "evicted by hand"),
+        (Missing.SERVICE, {"resolved": "mount_unresponsive of m1"}, "mount_unresponsive of m1 was resolved"),
         (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),
     ],
 )
