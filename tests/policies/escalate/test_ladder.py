@@ -313,3 +313,24 @@ def test_a_long_run_without_steps_refills_the_budgets() -> None:
     short = past(Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY)
     long = short.model_copy(update={"ran_on": True})
     assert (rung([short]), rung([long])) == (Rung.HUMAN, Rung.RETRY)
+
+
+KILLS = st.tuples(
+    st.integers(0, 7),
+    st.sampled_from(["SIGKILL", "SIGSEGV", "ValueError"]),
+    st.integers(LADDER.progress_steps, 20),
+)
+
+
+@given(st.lists(KILLS, max_size=20), st.booleans())
+def test_no_history_of_failures_with_progress_between_ends_a_ladder(
+    failures: list[tuple[int, str, int]], back: bool
+) -> None:
+    """Whatever failed, on whatever rank, and how often: each is retried in place."""
+    history: list[PastIncident] = []
+    for number, what, steps in failures:
+        signature = killed(number, len(history), what)
+        seen = Circumstances(signature=signature, can_rollback=back, code_cleared="it ran for days")
+        chosen = decide(history, seen=seen).rung
+        assert chosen is Rung.RETRY
+        history.append(of(signature, chosen, progress=steps))
