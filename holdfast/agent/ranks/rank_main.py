@@ -5,7 +5,6 @@ Loaded in the fork server in advance; imports nothing heavy itself.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -14,7 +13,6 @@ import importlib
 import io
 import multiprocessing.forkserver
 import os
-import runpy
 import signal
 import sys
 import time
@@ -28,7 +26,15 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.agent import wire
-from holdfast.agent.ranks import epoch_groups, flight_thread, marks, own_interpreter, scratch, trackers
+from holdfast.agent.ranks import (
+    epoch_groups,
+    flight_thread,
+    marks,
+    own_interpreter,
+    scratch,
+    script,
+    trackers,
+)
 from holdfast.agent.ranks.lowest import lowest_priority
 from holdfast.agent.ranks.only_member import only_member
 
@@ -143,21 +149,19 @@ def run_rank(order: RankOrder) -> None:
     flight_thread.start(order.rank)
     _limit_threads()
     arm_faults()
-    script, pid = _enter(order), os.getpid()
+    path, pid = _enter(order), os.getpid()
     try:
-        runpy.run_path(script, run_name="__main__")
+        script.run(path)
     except SystemExit:
         raise
     except BaseException as error:
-        tail, order = _from_script(error.__traceback__), _orders[-1]
-        traceback.print_exception(type(error), error, tail)
-        sys.stderr.flush()
+        tail, order = script.without_runner(error.__traceback__, __file__), _orders[-1]
         if os.getpid() == pid:  # not a process that the script forked: the rank may well go on
             wire.Sender(order.socket).send(_failure(order, error, tail))
+        script.report(error, tail)
         raise SystemExit(1) from None
     finally:
-        # A forked process leaves through os._exit, which would skip the exit functions that the script registered.
-        atexit._run_exitfuncs()
+        script.finish()
 
 
 def main() -> None:
@@ -247,21 +251,10 @@ def _enter(order: RankOrder) -> str:
     """Change into the checkout; return the script's absolute path. ``sys`` looks as under ``python SCRIPT``."""
     here = os.getcwd()
     os.chdir(order.cwd)
-    script = os.path.abspath(order.script)
-    sys.path[:] = [os.path.dirname(script), *(entry for entry in sys.path if entry not in ("", here))]
-    sys.argv = [script, *order.args]
-    return script
-
-
-def _from_script(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without our own frames and runpy's."""
-    while trace is not None and trace.tb_frame.f_code.co_filename in (
-        __file__,
-        runpy.__file__,
-        "<frozen runpy>",
-    ):
-        trace = trace.tb_next
-    return trace
+    path = os.path.abspath(order.script)
+    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry not in ("", here))]
+    sys.argv = [path, *order.args]
+    return path
 
 
 def _failure(order: RankOrder, group: BaseException, trace: TracebackType | None) -> dict[str, Any]:

@@ -73,3 +73,65 @@ async def test_last_words_are_those_of_the_rank_itself(agent: AgentProcess) -> N
     assert found.evidence["signal"] == "SIGKILL"
     assert "failed_at" not in found.evidence, "its child's last words"
     assert not found.evidence["user_frame"]
+
+
+OUTLIVES_ITS_MAIN_PART = """
+import atexit, pickle, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+class Kept:
+    pass
+
+def train():
+    time.sleep(0.5)
+    threading._register_atexit(print)  # as the Session's saves do
+    ThreadPoolExecutor(1).submit(abs, -1).result()  # as restores do
+    pickle.dumps(Kept())
+    print("trained", flush=True)
+
+def told(kind, error, trace):
+    print("hook", kind.__name__, trace.tb_frame.f_code.co_name, flush=True)
+
+sys.excepthook = told
+atexit.register(print, "exit function", flush=True)
+ThreadPoolExecutor(1).submit(abs, -1)
+threading.Thread(target=train).start()
+sys.argv.clear()
+"""
+
+
+@pytest.mark.e2e
+async def test_a_script_may_end_before_its_threads(agent: AgentProcess) -> None:
+    """They find Python as it was while they run; then exit functions are called, whatever became of ``sys.argv``."""
+    agent.script("outlives", OUTLIVES_ITS_MAIN_PART)
+    async with agent.client as client:
+        await client.start(agent.start("outlives", ranks=(0,), world_size=1))
+        until(lambda: agent.gateway.done("outlives") == {0}, 60, f"the end: {agent.log('outlives')}")
+    assert agent.log("outlives").split("\n")[:2] == ["trained", "exit function"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ('raise KeyError("gone")', ["hook KeyError <module>", "trained", "exit function"]),
+        (
+            'told = None\nsys.excepthook = lambda *_: told()\nraise KeyError("gone")',
+            ["KeyError: 'gone'", "TypeError"],
+        ),
+    ],
+)
+async def test_the_scripts_hook_tells_of_its_exception(
+    agent: AgentProcess, last: str, told: list[str]
+) -> None:
+    """The alert is as ever, and a hook that fails hides nothing."""
+    job = f"hooked{len(told)}"
+    agent.script(job, OUTLIVES_ITS_MAIN_PART + last)
+    async with agent.client as client:
+        await client.start(agent.start(job, ranks=(0,), world_size=1))
+        [found] = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, job), 60, "the rank's end")
+    assert found.evidence["error_type"] == "KeyError"
+    assert found.evidence["user_frame"].endswith("in <module>")
+    log = agent.log(job)
+    assert sorted(told, key=log.index) == told

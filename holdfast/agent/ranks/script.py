@@ -1,0 +1,73 @@
+"""The user's script in a rank's process: run, and ended, as ``python SCRIPT`` would."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_ENDED_BY_KNOWN_CALLS = ("concurrent.futures.", "holdfast.")
+"""Modules whose threads end when Python ends its threads, and are known (:func:`_pools`), or are daemons."""
+
+
+def run(path: str) -> None:
+    """Run the script at ``path`` as ``__main__``, which it stays until the process ends: threads may outlive it."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    sys.modules["__main__"] = main
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)
+
+
+def report(error: BaseException, trace: TracebackType | None) -> None:
+    """Hand an uncaught exception to ``sys.excepthook``, which may be the script's own."""
+    try:
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except Exception as of_hook:
+        sys.__excepthook__(type(of_hook), of_hook, of_hook.__traceback__)  # with the script's, as its context
+
+
+def finish() -> None:
+    """Wait for the script's threads, then call its exit functions.
+
+    A forked process leaves through ``os._exit``, which would skip these.
+    """
+    while threads := _running():
+        threads[0].join()
+    atexit._run_exitfuncs()
+
+
+def without_runner(trace: TracebackType | None, runner: str) -> TracebackType | None:
+    """Return the traceback without the frames that run the script: of the file ``runner`` and of this one."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (runner, __file__):
+        trace = trace.tb_next
+    return trace
+
+
+def _running() -> list[threading.Thread]:
+    """Return the threads that Python waits for before the exit functions.
+
+    Not those that it orders to end only then: of pools, and all where other libraries have such threads, too.
+    """
+    calls = threading._threading_atexits  # type: ignore[attr-defined]
+    if not all(getattr(call.func, "__module__", "").startswith(_ENDED_BY_KNOWN_CALLS) for call in calls):
+        return []
+    pools = _pools()
+    return [
+        each
+        for each in threading.enumerate()
+        if each is not threading.current_thread() and not each.daemon and each not in pools
+    ]
+
+
+def _pools() -> set[Any]:
+    """Return the threads of ``concurrent.futures``."""
+    known = (
+        ("concurrent.futures.thread", "_threads_queues"),
+        ("concurrent.futures.process", "_threads_wakeups"),
+    )
+    return {thread for module, name in known for thread in getattr(sys.modules.get(module), name, ())}
