@@ -1,7 +1,7 @@
 """Ranks that die again and again on one machine, and nowhere else: a fault of the machine.
 
 It is none where the job explains it: its own code raised; the same failure, or the same rank, died on another machine
-too, also again and again in another job; only rank 0 of it dies, which has duties of its own; or they die at one step
+too, also again and again in other jobs; only rank 0 of it dies, which has duties of its own; or they die at one step
 of the training, whose data is the same each time.
 
 Errors of the GPU (CUDA, HIP) accuse the hardware more than a signal does: they count for longer, so that a GPU that
@@ -71,8 +71,8 @@ def why(
         deaths: of the jobs that it served, on all their machines.
         now: Unix seconds.
         policy: how often, within which window, and what counts as one death.
-        others: deaths of the other jobs. Where ranks die again and again in the same way in another job as well, on
-            another machine, it is what both have in common: a killer of processes, a driver, an image.
+        others: deaths of the other jobs. Where ranks of such die again and again in the same way on another machine, it
+            is what both have in common: a killer of processes, a driver, an image.
     """
     since = now - policy.window_s
     mine = _on_it_alone(machine, deaths, since)
@@ -87,10 +87,10 @@ def why(
 def _is_common(
     failures: Set[str], machine: str, others: Sequence[Death], since: float, policy: FlapPolicy
 ) -> bool:
-    times: dict[tuple[str, str], list[float]] = {}
+    times: dict[str, list[float]] = {}
     for each in others:
         if each.machine != machine and each.what in failures and not each.raised and each.at > since:
-            times.setdefault((each.job, each.machine), []).append(each.at)
+            times.setdefault(each.machine, []).append(each.at)
     return any(len(flapping.since_counted(found, policy.apart_s)) > 1 for found in times.values())
 
 

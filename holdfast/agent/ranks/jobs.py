@@ -272,6 +272,8 @@ class RunningJobs:
                 await self._brought(run.start, bringing)
         except BaseException:
             bringing.cancel()
+            # Its error is the start's, or of no use any more: asyncio would log it as one that was never retrieved.
+            bringing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await run.stop(alone=self._alone(run.start.job))
             raise
 

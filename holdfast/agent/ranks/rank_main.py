@@ -150,9 +150,12 @@ def run_rank(order: RankOrder) -> None:
     _limit_threads()
     arm_faults()
     path, pid = _enter(order), os.getpid()
+    status = 1
     try:
         script.run(path)
-    except SystemExit:
+        status = 0
+    except SystemExit as end:
+        status = script.status(end)
         raise
     except BaseException as error:
         tail, order = script.without_runner(error.__traceback__, __file__), _orders[-1]
@@ -161,7 +164,7 @@ def run_rank(order: RankOrder) -> None:
         script.report(error, tail)
         raise SystemExit(1) from None
     finally:
-        script.finish()
+        script.finish(status)
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import os
 import sys
 import threading
 import types
@@ -31,14 +33,28 @@ def report(error: BaseException, trace: TracebackType | None) -> None:
         sys.__excepthook__(type(of_hook), of_hook, of_hook.__traceback__)  # with the script's, as its context
 
 
-def finish() -> None:
-    """Wait for the script's threads, then call its exit functions.
+def status(end: SystemExit) -> int:
+    """Return the exit status that Python makes of it."""
+    if end.code is None:
+        return 0
+    return end.code if isinstance(end.code, int) else 1
 
-    A forked process leaves through ``os._exit``, which would skip these.
+
+def finish(exit_status: int) -> None:
+    """Wait for the script's threads, then call its exit functions, which the end of a forked process skips.
+
+    After a failure no thread is waited for: it may run without end, and the recovery begins when the rank is gone.
     """
-    while threads := _running():
+    while not exit_status and (threads := _running()):
         threads[0].join()
     atexit._run_exitfuncs()
+    if exit_status and _running():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(
+                AttributeError, OSError, ValueError
+            ):  # the script's own, closed, or None
+                stream.flush()
+        os._exit(exit_status)
 
 
 def without_runner(trace: TracebackType | None, runner: str) -> TracebackType | None:

@@ -68,6 +68,10 @@ def test_what_ranks_of_another_job_die_of_as_well_is_no_machines() -> None:
 
     for others, accused in (
         (elsewhere(("m7", 0), ("m7", 1)), False),
+        (
+            [*elsewhere(("m7", 0)), *deaths(("m7", 0), ("m9", 0), what="SIGKILL")],
+            False,
+        ),  # of two jobs, one after the other
         (elsewhere(("m7", 0)), True),
         (elsewhere(("m7", 0), ("m8", 1)), True),
         (elsewhere(("m7", 0), ("m7", 1), what="SIGBUS"), True),
