@@ -214,11 +214,18 @@ def _checked(found: Found, one: Any) -> Any:
         if not callable(one):
             raise TypeError(f"{found.plugin.value} is not callable")
         return one
-    flow = found.plugin.name.replace("_", "-")
-    if getattr(one, "name", None) != flow or not hasattr(one, "fn"):
-        raise TypeError(f"{found.plugin.value} is no playbook whose function is called {found.plugin.name}")
+    if not hasattr(one, "fn"):
+        raise TypeError(
+            f"{found.plugin.value} is no playbook: expected a function {found.plugin.name} under `@playbook(would=...)`"
+        )
     if not hasattr(one.fn, PLAYBOOK):
         raise TypeError(f"{found.plugin.value} is a flow, and no playbook: it has no `@playbook(would=...)`")
+    flow = found.plugin.name.replace("_", "-")
+    if one.name != flow:
+        raise TypeError(
+            f"{found.plugin.value} is a flow called {one.name!r}: expected {flow!r}, which its deployment and "
+            f"runs go by (a function {found.plugin.name}, and no `name` in `with_options`)"
+        )
     return one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
@@ -194,6 +195,24 @@ def test_a_playbook_that_cannot_be_imported_gets_no_incidents() -> None:
     assert "expected a lower-case identifier" in broken["Bad-Name"]
     assert "is a flow, and no playbook" in broken["fan_flow"]
     assert "No module named 'acme_holdfast.nowhere'" in broken["fan_missing"]
+
+
+def test_a_playbook_keeps_the_name_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options may change; what is wrong is named."""
+    module = importlib.import_module("acme_holdfast.fan_fault")
+    ours = module.fan_fault
+
+    def error(value: object) -> str:
+        monkeypatch.setattr(module, "fan_fault", value)
+        return next(
+            (each.error for each in plugins.load(EntryPoints.PLAYBOOKS)[1] if each.name == "fan_fault"), ""
+        )
+
+    assert not error(ours.with_options(retries=1))
+    assert "a flow called 'Fan fault (site)': expected 'fan-fault'" in error(
+        ours.with_options(name="Fan fault (site)")
+    )
+    assert "is no playbook: expected a function fan_fault" in error(lambda case: None)
 
 
 def test_a_site_changes_the_entry_of_a_package(tmp_path: Path) -> None:
