@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -83,10 +85,12 @@ class AgentProcess:
         address = self.gateway.registered[self.machine].address
         return Patient(address, secret.read(self.home / "secret"))
 
-    def script(self, job: str, text: str) -> None:
-        """Check out a version of the job whose only file is ``train.py``; its starts run that."""
+    def script(self, job: str, text: str, beside: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Check out a version of the job of ``train.py`` and the files ``beside``; its starts run that."""
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "train.py").write_text(text)
+            for name, content in {"train.py": text, **beside}.items():
+                (Path(folder) / name).parent.mkdir(exist_ok=True)
+                (Path(folder) / name).write_text(content)
             version, archive = versions.pack(Path(folder))
         versions.place(archive, version, self.folder / "code" / job / version)
 

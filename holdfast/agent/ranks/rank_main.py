@@ -257,6 +257,7 @@ def _enter(order: RankOrder) -> str:
     path = os.path.abspath(order.script)
     sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry not in ("", here))]
     sys.argv = [path, *order.args]
+    script.forget_shadowed(Path(path).parent)
     return path
 
 

@@ -15,6 +15,24 @@ from typing import Any
 
 _ENDED_BY_KNOWN_CALLS = ("concurrent.futures.", "holdfast.")
 """Modules whose threads end when Python ends its threads, and are known (:func:`_pools`), or are daemons."""
+_KEPT = frozenset({"holdfast", "torch", "numpy"})
+"""Not to be had twice in a process."""
+_OF_PYTHON = frozenset(
+    {"abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "site", "stat", "zipimport"}
+)
+"""Python has loaded these before it looks for a script."""
+
+
+def forget_shadowed(folder: Path) -> None:
+    """Forget modules, loaded in advance, of whose names ``folder`` has its own: these come first under ``python``."""
+    for path in folder.iterdir():
+        name = path.stem if path.suffix == ".py" else path.name if (path / "__init__.py").exists() else ""
+        known = sys.modules.get(name)
+        # What has no file is part of Python, and found before any folder.
+        if known is None or not getattr(known, "__file__", None) or name in _KEPT | _OF_PYTHON:
+            continue
+        for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            del sys.modules[loaded]
 
 
 def run(path: str) -> None:

@@ -17,7 +17,13 @@ from holdfast.errors import CheckpointError, SettingsError
 from holdfast.storage.checkpoints.save import buffers, slot_lock
 from holdfast.storage.checkpoints.save.odd_files import make_way
 
-_FULL = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG})
+_MORE_MEMORY = " Give the machine more shared memory, or run fewer ranks on it."
+_ADVICE = {
+    errno.ENOSPC: _MORE_MEMORY,
+    errno.ENOMEM: _MORE_MEMORY,
+    errno.EDQUOT: _MORE_MEMORY,
+    errno.EFBIG: " It is more than the limit of file sizes that the agent was started under (`ulimit -f`): raise that.",
+}
 
 
 def create(path: Path, file_nbytes: int) -> mmap.mmap:
@@ -58,9 +64,7 @@ def _explained(path: Path, file_nbytes: int) -> Iterator[None]:
         make_way(path)
         yield
     except OSError as error:
-        advice = (
-            " Give the machine more shared memory, or run fewer ranks on it." if error.errno in _FULL else ""
-        )
+        advice = _ADVICE.get(error.errno or 0, "")
         raise CheckpointError(
             f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}).{advice}"
         ) from error

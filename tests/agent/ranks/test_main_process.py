@@ -136,3 +136,20 @@ async def test_the_scripts_hook_tells_of_its_exception(
     log = agent.log(job)
     assert sorted(told, key=log.index) == told
     assert "trained" not in log, "nothing waits for the threads of what has failed"
+
+
+USES_ITS_OWN = """
+import statistics, html.own, holdfast, torch
+print(statistics.MINE, html.own.MINE, bool(holdfast.Session and torch.ones), flush=True)
+"""
+
+
+@pytest.mark.e2e
+async def test_modules_beside_the_script_come_first(agent: AgentProcess) -> None:
+    """Although the agent has loaded others of their names in advance; but not in place of the Session's, or torch."""
+    names = ("statistics.py", "html/__init__.py", "html/own.py", "holdfast.py")
+    agent.script("shadows", USES_ITS_OWN, dict.fromkeys(names, "MINE = 1\n"))
+    async with agent.client as client:
+        await client.start(agent.start("shadows", ranks=(0,), world_size=1))
+        until(lambda: agent.gateway.done("shadows") == {0} or agent.gateway.alerts(AlertKind.RANK_EXIT, "shadows"), 60)
+    assert agent.log("shadows") == "1 1 True\n"

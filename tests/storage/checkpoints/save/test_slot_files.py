@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -201,3 +203,21 @@ def test_more_memory_is_advised_only_where_it_is_full(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"cannot have 64 bytes \(.+\)\.$"):
         slot_files.create_locked(tmp_path / "file" / "r0-a.shard", 64, 1)
+
+
+def test_a_limit_of_file_sizes_is_named_as_that(tmp_path: Path) -> None:
+    """In a process of its own, since the limit is one of the process."""
+    code = (
+        "import resource, sys; from pathlib import Path; from holdfast.storage.checkpoints.save import slot_files\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); slot_files.create(Path(sys.argv[1]), 1 << 20)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "r0-a.shard")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot have 1048576 bytes (File too large)" in done.stderr
+    assert "`ulimit -f`" in done.stderr
+    assert "shared memory" not in done.stderr
