@@ -38,7 +38,8 @@ TOY_PROCESSES = 5
 def driver(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[SlurmDriver]:
     """A site of its own on the cluster, whose agents are toys; all nodes are idle again afterwards."""
     # What is asked for is there: a busy host may take long, and where the limit is to come a test has its own.
-    own = SlurmSettings(kill_s=30, start_s=120)
+    # Longer than the cluster's KillWait, for which srun may wait where its step is interrupted in its start.
+    own = SlurmSettings(kill_s=60, start_s=120)
     made = SlurmDriver(Settings(home=tmp_path), own, agent=TOY, env=slurm_cluster.env)
     yield made
     made.withdraw()

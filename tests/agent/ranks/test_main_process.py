@@ -151,5 +151,10 @@ async def test_modules_beside_the_script_come_first(agent: AgentProcess) -> None
     agent.script("shadows", USES_ITS_OWN, dict.fromkeys(names, "MINE = 1\n"))
     async with agent.client as client:
         await client.start(agent.start("shadows", ranks=(0,), world_size=1))
-        until(lambda: agent.gateway.done("shadows") == {0} or agent.gateway.alerts(AlertKind.RANK_EXIT, "shadows"), 60)
+        until(
+            lambda: (
+                agent.gateway.done("shadows") == {0} or agent.gateway.alerts(AlertKind.RANK_EXIT, "shadows")
+            ),
+            60,
+        )
     assert agent.log("shadows") == "1 1 True\n"
