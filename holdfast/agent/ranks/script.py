@@ -25,11 +25,11 @@ _OF_PYTHON = frozenset(
 
 def forget_shadowed(folder: Path) -> None:
     """Forget modules, loaded in advance, of whose names ``folder`` has its own: these come first under ``python``."""
-    for path in folder.iterdir():
-        name = path.stem if path.suffix == ".py" else path.name if (path / "__init__.py").exists() else ""
-        known = sys.modules.get(name)
+    there = set(os.listdir(folder))
+    for name, known in list(sys.modules.items()):
+        own = f"{name}.py" in there or (name in there and (folder / name / "__init__.py").exists())
         # What has no file is part of Python, and found before any folder.
-        if known is None or not getattr(known, "__file__", None) or name in _KEPT | _OF_PYTHON:
+        if not own or name in _KEPT | _OF_PYTHON or not getattr(known, "__file__", None):
             continue
         for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
             del sys.modules[loaded]
