@@ -55,11 +55,16 @@ def _only_silent(case: RecoveryContext) -> set[str]:
     Not once what was started without evicting them fell, or could not be started: they may be away again.
     """
     incident, policy = case.incident, case.ctx.policy.ladder.flaps
-    begun = case.attempt == 1 or bool(case.done("start"))
-    if case.again or not begun:
+    lost = [
+        each
+        for each in incident.alerts
+        if each.kind is AlertKind.MACHINE_LOST and each.at <= incident.opened_at
+    ]
+    # Asked at each boundary of every recovery: most lost no machine, and nothing more is read for those.
+    if not lost or case.again or not (case.attempt == 1 or case.done("start")):
         return set()
-    first = [alert for alert in incident.alerts if alert.at <= incident.opened_at]
-    found = dead.only_silent(first, case.incarnations())
+    if not (found := dead.only_silent(lost, case.incarnations())):
+        return found
     since = incident.opened_at - policy.window_s
     past = case.ctx.ledger.incidents(case.job, limit=_LOOK_BACK)
     earlier = [

@@ -12,10 +12,7 @@ from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
 from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, say_aside, seconds, state
 from holdfast.client.gateway import understood
-from holdfast.models.alert import Incident, IncidentState
-
-MOST = 1000
-"""Incidents that the gateway lists at once."""
+from holdfast.models.alert import MOST_LISTED, Incident, IncidentState
 
 
 def incidents(  # noqa: PLR0917  (options of a command)
@@ -25,7 +22,9 @@ def incidents(  # noqa: PLR0917  (options of a command)
     machine: Annotated[
         str | None, typer.Option(help="Only those that name this machine.", callback=checked(names.MACHINE))
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST, help=f"The newest so many, at most {MOST:,}.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=1, max=MOST_LISTED, help=f"The newest so many, at most {MOST_LISTED:,}.")
+    ] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List incidents, newest first."""

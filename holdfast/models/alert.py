@@ -97,6 +97,10 @@ class Alert(Frozen):
         return ":".join(map(str, parts))[:300]
 
 
+MOST_LISTED = 1000
+"""Incidents that the gateway lists at once."""
+
+
 class IncidentState(StrEnum):
     """Life of an incident."""
 

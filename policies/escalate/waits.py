@@ -189,7 +189,7 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
         Missing.APPROVAL: _no_question_left(seen),
         Missing.EVICTIONS: _no_question_left(seen)
         or ("a machine was evicted by hand" if seen.lacking else ""),
-        Missing.SERVICE: f"{seen.resolved} was resolved" if seen.resolved else "",
+        Missing.SERVICE: _resolved(seen),
         Missing.CHANGE: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
         Missing.RUNS: f"machine {seen.at_fault} was found at fault" if seen.at_fault else "",
     }
@@ -198,9 +198,11 @@ def _appeared(wait: Wait, seen: WaitFacts) -> str:
 
 def _no_question_left(seen: WaitFacts) -> str:
     """Return why the eviction that was not done may be needless by now; empty: it is not known to be."""
-    if seen.resolved:
-        return f"{seen.resolved} was resolved"
-    return f"machine {seen.back} restarted" if seen.back else ""
+    return _resolved(seen) or (f"machine {seen.back} restarted" if seen.back else "")
+
+
+def _resolved(seen: WaitFacts) -> str:
+    return f"{seen.resolved} was resolved" if seen.resolved else ""
 
 
 def duration(seconds: float) -> str:

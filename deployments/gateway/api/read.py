@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.fleet.view import OUT_OF_SERVICE
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.alert import MOST_LISTED, Incident, IncidentState
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.classes import IncidentClass
 from holdfast.models.history import Pool
@@ -22,9 +22,7 @@ from holdfast.models.names import IncidentId, JobName, MachineName
 from holdfast.models.repair import Repair, RepairState
 from holdfast.policies.restore import checkpoint_cost
 
-MOST = 1000
-"""Incidents that are listed at once."""
-Limit = Annotated[int, Query(ge=1, le=MOST)]
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 ClassFilter = Annotated[IncidentClass | None, Query(alias="class")]
 
 

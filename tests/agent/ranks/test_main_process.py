@@ -84,7 +84,7 @@ class Kept:
     pass
 
 def train():
-    time.sleep(0.5)
+    time.sleep(0.5)  # by then the main part has ended; where it has not, this only tests less
     threading._register_atexit(print)  # as the Session's saves do
     ThreadPoolExecutor(1).submit(abs, -1).result()  # as restores do
     pickle.dumps(Kept())
@@ -127,7 +127,7 @@ async def test_the_scripts_hook_tells_of_its_exception(
 ) -> None:
     """The alert is as ever, and a hook that fails hides nothing."""
     job = "failing-hook" if "TypeError" in told else "hook"
-    agent.script(job, OUTLIVES_ITS_MAIN_PART + last)
+    agent.script(job, OUTLIVES_ITS_MAIN_PART.replace("time.sleep(0.5)", "threading.Event().wait()") + last)
     async with agent.client as client:
         await client.start(agent.start(job, ranks=(0,), world_size=1))
         [found] = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, job), 60, "the rank's end")

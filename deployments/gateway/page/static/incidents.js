@@ -24,11 +24,11 @@ export function incidentsView(main) {
   const waits = part(main, "waits");
   const chosen = Object.fromEntries(new URLSearchParams(location.hash.split("?")[1] ?? ""));
   let limit = AT_FIRST;
+  const given = () => FILTERS.filter((name) => chosen[name]).map((name) => [name, chosen[name]]);
   const choose = (name, value) => {
     chosen[name] = value;
     limit = AT_FIRST;
-    const given = FILTERS.filter((one) => chosen[one]).map((one) => [one, chosen[one]]);
-    history.replaceState(null, "", given.length ? incidentsOf(given) : "#/incidents");
+    history.replaceState(null, "", given().length ? incidentsOf(given()) : "#/incidents");
     done();
   };
   const filters = new Filters(chosen, choose);
@@ -47,7 +47,7 @@ export function incidentsView(main) {
         },
       },
       {
-        path: () => `/v1/page/incidents?${new URLSearchParams([...FILTERS.filter((name) => chosen[name]).map((name) => [name, chosen[name]]), ["limit", limit]])}`,
+        path: () => `/v1/page/incidents?${new URLSearchParams([...given(), ["limit", limit]])}`,
         every: () => 2000,
         draw(facts) {
           filters.offer(facts);
