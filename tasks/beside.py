@@ -30,6 +30,7 @@ from holdfast.policies.escalate import overtake
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.restore import last_good
 from holdfast.policies.restore import restart_first as policy
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import escalation, history, late
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.pause import hold_at_boundary, pause
@@ -154,6 +155,7 @@ async def first(case: RecoveryContext) -> str:
     return str((await case.once("first", case.life, {}, act))["diagnosed_first"])
 
 
+@one_view()
 def death(case: RecoveryContext) -> policy.DeathFacts:
     """Collect what is known of the death, from the ledger."""
     ctx, incident = case.ctx, case.incident

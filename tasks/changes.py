@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.alert import Rung
 from holdfast.policies.classify.signature import Signature
 from holdfast.policies.escalate import changes, evidence
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import falls, history
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.rollback import last_good
@@ -34,22 +35,28 @@ def due(case: RecoveryContext, failed: Signature, facts: evidence.FailureFacts) 
     return last_good(case, job.code_version) or ""
 
 
-@task(task_run_name="compare the code of {case.job} with the version before")
 async def compare_code(case: RecoveryContext) -> None:
     """Write down whether the traceback ends in a line that the running version changed, where that matters."""
-    fell = falls.of(case)
-    facts = history.facts(
-        case.ctx, case.incident, state_suspected=False, newest=fell.newest, others=fell.others
-    )
-    before = due(case, facts.signature, facts)
+    with one_view():
+        fell = falls.of(case)
+        facts = history.facts(
+            case.ctx, case.incident, state_suspected=False, newest=fell.newest, others=fell.others
+        )
+        before = due(case, facts.signature, facts)
     if before:
-        frame, now = facts.signature.frame, case.job_now().code_version
+        await compare_with(case, before, facts.signature.frame)
 
-        async def act() -> dict[str, Any]:
-            return {"changed": await _changed(case, frame, before, now), "frame": frame, "against": before}
 
-        done = await case.once("compare", case.life, {"frame": frame, "against": before}, act)
-        get_run_logger().info("%s", done["changed"] or f"{frame} is as it was in version {before}")
+@task(task_run_name="compare the code of {case.job} with version {before}")
+async def compare_with(case: RecoveryContext, before: str, frame: str) -> None:
+    """Write down whether ``frame``, where the traceback ends, was changed since the code version ``before``."""
+    now = case.job_now().code_version
+
+    async def act() -> dict[str, Any]:
+        return {"changed": await _changed(case, frame, before, now), "frame": frame, "against": before}
+
+    done = await case.once("compare", case.life, {"frame": frame, "against": before}, act)
+    get_run_logger().info("%s", done["changed"] or f"{frame} is as it was in version {before}")
 
 
 def found(case: RecoveryContext) -> str:

@@ -18,6 +18,7 @@ from holdfast.policies.diagnose import aggregate, domains, flight, hang_verdict,
 from holdfast.policies.diagnose.stacks import compared
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.join_names import join_names
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import checks, history, late, odd_replica, standing
 from holdfast.tasks.checks import Subject
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -73,6 +74,7 @@ async def _searched(case: RecoveryContext, tiers: Sequence[Check] | None) -> Ver
     return verdict
 
 
+@one_view()
 def _came_again(case: RecoveryContext) -> bool:
     """Return whether the job failed again without progress, now or since an earlier incident; or it fails often."""
     policy = case.ctx.policy.ladder

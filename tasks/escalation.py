@@ -24,6 +24,7 @@ from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.diagnose import unplayed, verdicts
 from holdfast.policies.escalate import code, cut_off, evidence, in_place, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import changes, falls, history, late, poisoned, standing
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay import replay
@@ -200,9 +201,10 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
     """Choose the next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
-        fell = falls.of(case)
-        seen = circumstances(case, fell, common_cause)
-        decision = decide(case, fell, seen)
+        with one_view():
+            fell = falls.of(case)
+            seen = circumstances(case, fell, common_cause)
+            decision = decide(case, fell, seen)
         regular = seen.regular
         return {
             "rung": decision.rung.value,
@@ -224,6 +226,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
     return Rung(str(done["rung"]))
 
 
+@one_view()
 def decide(
     case: RecoveryContext, fell: falls.Falls | None = None, seen: ladder.Circumstances | None = None
 ) -> ladder.RungDecision:

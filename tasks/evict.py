@@ -21,6 +21,7 @@ from holdfast.policies.detect import silence
 from holdfast.policies.escalate import by_hand, dead
 from holdfast.policies.join_names import join_names
 from holdfast.storage.ledger.evictions import UNCOUNTED
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import late, returned
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -53,7 +54,9 @@ async def evict(
     scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
     asked: tuple[str, ...] | None = None
     # An answer may take hours, in which more machines fail.
-    while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case), *late.asked(case))))):
+    while asked != (machines := _with_late_ones(case, machines)):
+        if not machines:
+            return
         new = _new(case, machines)
         job, lost = case.job_now(), _dead(case)
         evicting.ask_breaker(case.ctx, job, new, case.incident_id, lost)
@@ -65,6 +68,12 @@ async def evict(
     await take_machines_out(case, machines, reason, scope)
 
 
+@one_view()
+def _with_late_ones(case: RecoveryContext, machines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*machines, *late.roots(case), *late.asked(case))))
+
+
+@one_view()
 def restarted_since(case: RecoveryContext) -> set[str]:
     """Return the machines that are accused in a former life only.
 
@@ -108,6 +117,7 @@ def _own_reasons(case: RecoveryContext) -> dict[str, str]:
     }
 
 
+@one_view()
 def _new(case: RecoveryContext, machines: Sequence[str]) -> list[str]:
     """Return those of ``machines`` that serve the job still, or again and are found bad in their present life.
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import by_hand
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks import firing, returned
 from holdfast.tasks.recovery_context import RecoveryContext
 
 CONFIDENCE = 1.0
 
 
+@one_view()
 def roots(case: RecoveryContext) -> dict[str, str]:
     """Return machines that serve the job now and that alerts of the incident surely accuse, with the reasons.
 
@@ -34,6 +36,7 @@ def roots(case: RecoveryContext) -> dict[str, str]:
     return found if len(found) <= ctx.policy.aggregate.sure_limit(len(job.machines)) else {}
 
 
+@one_view()
 def asked(case: RecoveryContext) -> dict[str, str]:
     """Return machines that serve the job now and that people asked to evict while it was worked on, and who asked why.
 
@@ -44,6 +47,7 @@ def asked(case: RecoveryContext) -> dict[str, str]:
     return by_hand.asked(alerts, case.incarnations())
 
 
+@one_view()
 def accused(case: RecoveryContext) -> tuple[str, ...]:
     """Return the machines that the incident is about, without those that were only silent and answer again.
 

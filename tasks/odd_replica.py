@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.models.alert import Verdict
 from holdfast.policies.diagnose import odd_replica
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks.recovery_context import RecoveryContext
 
 _CONFIDENCE = 0.95
@@ -27,6 +28,7 @@ def spared(case: RecoveryContext) -> str:
     return "" if found.machines else "".join(f"{told}; " for told in found.told)
 
 
+@one_view()
 def _odd(case: RecoveryContext) -> odd_replica.Odd:
     job, ctx = case.job_now(), case.ctx
     past = [

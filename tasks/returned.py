@@ -12,12 +12,14 @@ from holdfast.operations.context import Context
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import dead
 from holdfast.policies.join_names import join_names
+from holdfast.storage.ledger.one_view import one_view
 from holdfast.tasks.recovery_context import RecoveryContext
 
 _LOOK_BACK = 50
 """Incidents of a job, newest first."""
 
 
+@one_view()
 def since(ctx: Context, incident: Incident) -> set[str]:
     """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
     begun = {machine_of(action.key) for action in ctx.ledger.actions(incident.id, "evict")}
@@ -38,6 +40,7 @@ def evicted(case: RecoveryContext) -> dict[str, str]:
     return {machine_of(done.key): str(done.intent.get("incarnation", "")) for done in case.done("evict")}
 
 
+@one_view()
 def reached_again(case: RecoveryContext) -> set[str]:
     """Return the machines that did not answer before this round of the incident, and answered its order to stop."""
     pauses = case.done("pause")

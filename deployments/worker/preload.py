@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio._backends._asyncio  # noqa: F401
 import certifi
+import prefect._internal.observers
 import prefect.client.orchestration
 import prefect.engine
 import prefect.events.worker
@@ -26,8 +27,10 @@ import prefect.main
 import prefect.task_engine
 import prefect.task_runners
 import prefect.utilities.visualization  # noqa: F401
+import rich._emoji_codes  # noqa: F401
 import websockets  # noqa: F401
 
+import holdfast.agent.transport
 import holdfast.drivers.local
 import holdfast.storage.objects.s3  # noqa: F401
 from holdfast.policies.config.policy import Policy

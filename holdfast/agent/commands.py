@@ -72,6 +72,8 @@ class Commands:
 
     async def settle(self, command: messages.Fence) -> messages.Settled:
         """Fence, then return what the next start is planned from, in one answer: there may be a thousand machines."""
+        # A start follows, which waits until they are gone: their end takes a moment that planning takes, too.
+        self._bench.end_idle()
         await self.fence(command)
         return messages.Settled(
             state=await self.state(),

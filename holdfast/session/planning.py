@@ -11,7 +11,7 @@ from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
-from holdfast.session.shared import Replicated, Told, share_equal, told_of
+from holdfast.session.shared import Replicated, Told, in_one, share_equal, told_of
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.describe import HeldItems
 from holdfast.storage.checkpoints.format.layout import ShardLayout
@@ -74,12 +74,13 @@ class Planner:
                 told = told_of(tree, self._group)
         except Exception as caught:
             error = caught
-        (bad, failed), _ = self._group.agree(not good, _failure(error))
+        # A rank of an earlier release puts nothing in one: then all exchange their reports.
+        (bad, failed), alike = self._group.agree(not good, _failure(error), equal=in_one(told))
         if failed:
             raise self._refused(error, step, failed)
         if bad or tree is None:
             return False
-        share_equal(tree, told, self._group)
+        share_equal(tree, told, self._group, alike=alike)
         writer: ShardWriter | None = None
         try:
             writer = self._as_before(tree)

@@ -33,16 +33,23 @@ def told_of(tree: StateTree, group: Group) -> Told | None:
     return None if group.alone else _told(tree)
 
 
-def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
+def in_one(told: Told | None) -> str:
+    """Return a rank's report in one text: where that is the same on all ranks, nothing differs."""
+    return "" if told is None else repr(sorted(told.items()))
+
+
+def share_equal(tree: StateTree, told: Told | None, group: Group, *, alike: bool = False) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
-    Items that differed once are never saved once again.
+    Items that differed once are never saved once again. ``alike``: all ranks know that their reports are the same; they
+    need no exchange to find that out.
     """
     if told is None:
         return
-    names = sorted(told)
-    if all(group.same([_name_of(names)])):
-        everyone = frozenset(range(dist.get_world_size()))
+    names, everyone = sorted(told), frozenset(range(dist.get_world_size()))
+    if alike:
+        settle(tree.placing, told, dict.fromkeys(names, everyone), set(), dist.get_rank())
+    elif all(group.same([_name_of(names)])):
         equal = group.same([told[name] for name in names])
         unequal = {name for name, same in zip(names, equal, strict=True) if not same}
         settle(tree.placing, told, dict.fromkeys(names, everyone), unequal, dist.get_rank())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.incidents import incident_row, must_be_open
 from holdfast.storage.ledger.leases import must_hold
+from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.schema import ActionRow
 
 OF_ALL_MACHINES = ("check", "stacks")
@@ -65,6 +66,7 @@ class Actions(Connection):
         """
         return self._end(incident_id, key, ActionState.FAILED, {"error": error})
 
+    @read_once
     def actions(self, incident_id: str, kind: str | None = None, *, evidence: bool = True) -> list[Action]:
         """Return the actions of an incident, oldest first; of one kind if given.
 
@@ -73,7 +75,7 @@ class Actions(Connection):
         with self._look() as view:
             if evidence:
                 asked = {"incident_id": incident_id} | ({} if kind is None else {"kind": kind})
-                return models(view, columns(ActionRow, Action, *asked).order_by(ActionRow.id), Action, asked)
+                return models(view, columns(ActionRow, Action, *asked, by=("id",)), Action, asked)
             which = ActionRow.incident_id == incident_id
             if kind is not None:
                 which &= ActionRow.kind == kind
@@ -146,5 +148,11 @@ def begin(  # noqa: PLR0917
 
 
 def _find(session: Session, incident_id: str, key: str) -> ActionRow | None:
-    query = select(ActionRow).where(ActionRow.incident_id == incident_id, ActionRow.key == key)
-    return session.scalars(query.with_for_update()).first()
+    return session.scalars(_BY_KEY, {"incident_id": incident_id, "key": key}).first()
+
+
+_BY_KEY = (
+    select(ActionRow)
+    .where(ActionRow.incident_id == bindparam("incident_id"), ActionRow.key == bindparam("key"))
+    .with_for_update()
+)

@@ -18,15 +18,20 @@ M = TypeVar("M", bound=BaseModel)
 
 @functools.cache
 def columns(
-    row: type[Base], model: type[BaseModel], *keys: str, without: tuple[str, ...] = ()
+    row: type[Base],
+    model: type[BaseModel],
+    *keys: str,
+    without: tuple[str, ...] = (),
+    by: tuple[str, ...] = (),
 ) -> Select[Any]:
     """Select the fields of ``model`` from the columns with their names.
 
     Each of ``keys`` is a column that has the value of the parameter of its name. Built once: that takes as long as to
-    have it answered. The fields ``without`` are no columns, or are not asked for.
+    have it answered. The fields ``without`` are no columns, or are not asked for. Rows come ordered ``by`` columns.
     """
     query = select(*(getattr(row, name) for name in model.model_fields if name not in without))
-    return query.where(*(getattr(row, key) == bindparam(key) for key in keys))
+    query = query.where(*(getattr(row, key) == bindparam(key) for key in keys))
+    return query.order_by(*(getattr(row, name) for name in by)) if by else query
 
 
 def models(

@@ -29,6 +29,7 @@ from holdfast import failpoint, private, redact
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import migrate
+from holdfast.storage.ledger.one_view import forget
 
 BUSY_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 5
@@ -136,6 +137,7 @@ class Connection:
                 self._guard(session)
             yield session
             session.flush()
+            forget()
             failpoint.here("ledger.flushed")
         failpoint.here("ledger.committed")
 

@@ -11,6 +11,7 @@ from holdfast.errors import UnknownError
 from holdfast.models.history import Epoch, Stretch
 from holdfast.storage.ledger.columns import columns
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.schema import EpochRow, JobRow, StretchRow
 
 STRETCH_S = 300.0
@@ -112,15 +113,16 @@ class Epochs(Connection):
                 row.closed_at = self._clock.now() if at is None else at
                 row.close_reason = reason
 
+    @read_once
     def epochs(self, job: str, *, machines: bool = True) -> list[Epoch]:
         """Return all epochs of a job, oldest first.
 
         Without ``machines`` they name none, which are most of what is read: a job of a thousand machines has hundreds
         of epochs.
         """
-        query = columns(EpochRow, Epoch, "job", without=() if machines else ("machines",))
+        query = columns(EpochRow, Epoch, "job", without=() if machines else ("machines",), by=("epoch",))
         with self._look() as view:
-            rows = view.execute(query.order_by(EpochRow.epoch), {"job": job}).mappings()
+            rows = view.execute(query, {"job": job}).mappings()
             return [Epoch.model_validate({"machines": (), **row}) for row in rows]
 
     def max_step(self, job: str) -> int:

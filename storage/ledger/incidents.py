@@ -16,6 +16,7 @@ from holdfast.models.job import JobState
 from holdfast.storage.ledger.columns import columns
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow, JobRow
 
 _ALERTS_APART = ("alerts",)
@@ -111,6 +112,7 @@ class Incidents(Connection):
             add_alerts(session, row.id, alerts)
             return incident_of(session, row)
 
+    @read_once
     def incident(self, incident_id: str, *, evidence: bool = True) -> Incident:
         """Return the incident; without ``evidence`` it carries no alerts.
 
@@ -124,6 +126,7 @@ class Incidents(Connection):
             raise _no_incident(incident_id)
         return found[0]
 
+    @read_once
     def incidents(
         self,
         job: str | None = None,
@@ -137,7 +140,7 @@ class Incidents(Connection):
         """Return incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
         asked = _given(job=job, state=state, incident_class=incident_class, machine=machine)
         with self._look() as view:
-            return _incidents(view, _newest_first(tuple(asked)).limit(limit), asked, evidence=evidence)
+            return _incidents(view, _newest_first(tuple(asked), limit), asked, evidence=evidence)
 
     def incident_counts(
         self, job: str | None = None, machine: str | None = None
@@ -155,10 +158,8 @@ class Incidents(Connection):
 
         Without ``evidence`` it carries no alerts.
         """
-        query = columns(IncidentRow, Incident, "job", without=_ALERTS_APART)
-        query = query.where(IncidentRow.state == IncidentState.OPEN).order_by(IncidentRow.n).limit(1)
         with self._look() as view:
-            found = _incidents(view, query, {"job": job}, evidence=evidence)
+            found = _incidents(view, _oldest_open(), {"job": job}, evidence=evidence)
         return found[0] if found else None
 
     def trains_unheld(self, job: str, epoch: int) -> bool:
@@ -302,9 +303,15 @@ def _given(**filters: object) -> dict[str, object]:
 
 
 @functools.cache
-def _newest_first(keys: tuple[str, ...]) -> Select[Any]:
+def _newest_first(keys: tuple[str, ...], limit: int | None) -> Select[Any]:
     query = columns(IncidentRow, Incident, *keys, without=_ALERTS_APART)
-    return query.order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc())
+    return query.order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc()).limit(limit)
+
+
+@functools.cache
+def _oldest_open() -> Select[Any]:
+    query = columns(IncidentRow, Incident, "job", without=_ALERTS_APART, by=("n",))
+    return query.where(IncidentRow.state == IncidentState.OPEN).limit(1)
 
 
 def _alerts(view: SqlConnection | Session, incident_id: str) -> Sequence[Any]:

@@ -17,6 +17,7 @@ from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.schema import IncidentRow, JobRow, MachineRow, StateChangeRow
 
 REPLACED = "the job was submitted again"
@@ -71,6 +72,7 @@ class Jobs(Connection):
             )
             return row.to(Job)
 
+    @read_once
     def job(self, name: str) -> Job:
         """Return the job called ``name``.
 

@@ -14,6 +14,7 @@ from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.storage.ledger.columns import columns, models
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.machine_rows import NAMED_AT_ONCE, free, machine_row, no_machine
+from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
@@ -71,6 +72,7 @@ class Machines(Connection):
             session.flush()
             return row.to(Machine), before
 
+    @read_once
     def machine(self, name: str) -> Machine:
         """Return the machine called ``name``.
 
@@ -83,6 +85,7 @@ class Machines(Connection):
             raise no_machine(name)
         return found[0]
 
+    @read_once
     def machines(
         self, state: MachineState | None = None, job: str | None = None, role: str | None = None
     ) -> list[Machine]:
@@ -92,9 +95,8 @@ class Machines(Connection):
         """
         given = {"state": state, "job": job, "role": role}
         asked = {name: value for name, value in given.items() if value is not None}
-        query = columns(MachineRow, Machine, *asked).order_by(func.length(MachineRow.name), MachineRow.name)
         with self._look() as view:
-            return models(view, query, Machine, asked)
+            return models(view, _in_natural_order(tuple(asked)), Machine, asked)
 
     def fleet_size(self) -> int:
         """Return the number of machines that are not gone."""
@@ -107,6 +109,10 @@ class Machines(Connection):
         Raises:
             UnknownError: one is not there.
         """
+        return self._of_names(tuple(names))
+
+    @read_once
+    def _of_names(self, names: tuple[str, ...]) -> list[Machine]:
         found: dict[str, Machine] = {}
         with self._look() as view:
             for at in range(0, len(names), NAMED_AT_ONCE):
@@ -197,6 +203,11 @@ class Machines(Connection):
         """Forget a machine. One that is unknown already is no error."""
         with self._write() as session:
             session.execute(delete(MachineRow).where(MachineRow.name == name))
+
+
+@functools.cache
+def _in_natural_order(keys: tuple[str, ...]) -> Select[Any]:
+    return columns(MachineRow, Machine, *keys).order_by(func.length(MachineRow.name), MachineRow.name)
 
 
 @functools.cache

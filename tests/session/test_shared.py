@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.session import shared
 from holdfast.session.encoded import Placing
-from holdfast.session.shared import MOST_SETS, Told, compared, settle
+from holdfast.session.shared import MOST_SETS, Told, compared, in_one, settle, share_equal
 
 BUFFER, OTHER = -7, 7
 
@@ -85,3 +90,35 @@ def test_no_name_is_saved_once_that_differs(told: list[Told]) -> None:
         if len(once) > 1:
             assert len({told[rank][name] for rank in once}) == 1
             assert len(watching) == 1
+
+
+def test_ranks_that_report_the_same_need_no_exchange_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know it from what they agreed on before; the outcome is that of an exchange."""
+    monkeypatch.setattr(shared.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(shared.dist, "get_rank", lambda: 1)
+    told = {"model.mask": BUFFER, "loader.tokens": OTHER}
+
+    def placed(group: Any, *, alike: bool) -> Placing:
+        tree = Mock(placing=Placing(1, alone=False))
+        share_equal(tree, told, group, alike=alike)
+        assert tree.forget.called, "its items have other places now"
+        return tree.placing  # type: ignore[no-any-return]
+
+    silent, asked = Mock(), Mock()
+    asked.same.side_effect = lambda values: [True] * len(values)
+    known, exchanged = placed(silent, alike=True), placed(asked, alike=False)
+    assert vars(known) == vars(exchanged)
+    assert not silent.mock_calls
+    assert asked.same.called
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"a": 1}, {"a": 2}), ({"a": 1}, {"b": 1}), ({"a": 1}, {}), ({}, None), ({"a": 1}, None)],
+)
+def test_reports_that_differ_are_different_texts(one: Told, other: Told | None) -> None:
+    assert in_one(one) != in_one(other)
+
+
+def test_the_order_of_a_report_is_none_of_its_words() -> None:
+    assert in_one({"a": 1, "b": 2}) == in_one({"b": 2, "a": 1})

@@ -85,16 +85,20 @@ class Bench:
         """Note that the check of ``process`` is over, and that it ends."""
         self._leaving = [each for each in (*self._leaving, process) if each.exitcode is None]
 
+    def end_idle(self) -> None:
+        """End the processes that wait for another check, without waiting until they are gone."""
+        while (idle := self._next_idle()) is not None:
+            if idle[1].exitcode is None:
+                idle[1].kill()
+            self.leave(idle[1])
+
     async def clear(self) -> None:
         """End the processes whose check is over, and wait until they are gone: each may hold memory of a GPU.
 
         A GPU in exclusive mode takes no rank beside them.
         """
+        self.end_idle()
         over, self._leaving = self._leaving, []
-        while (idle := self._next_idle()) is not None:
-            if idle[1].exitcode is None:
-                idle[1].kill()
-            over.append(idle[1])
         began, killed = time.monotonic(), False
         while left := [process for process in over if process.exitcode is None]:
             waited_s = time.monotonic() - began

@@ -16,7 +16,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks import rendezvous
 from holdfast.agent.ranks.ahead import AheadRuns
 from holdfast.agent.ranks.forkserver import ForkServer
-from holdfast.agent.ranks.processes import Watched, stop
+from holdfast.agent.ranks.processes import Watched, stop, until_gone
 from holdfast.agent.ranks.rank_table import RankEvents
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
@@ -104,7 +104,8 @@ class RunningJobs:
             )
             await self.ahead.fence(command.job, command.epoch)
             for name in [name for name in self._stores if base_job(name) == command.job]:
-                await self._end_store(name, command.epoch)  # where machines met for checks
+                if name != command.job:  # where machines met for checks
+                    await self._end_store(name, command.epoch, wait=False)
         self._metrics.fence_seconds.observe(time.perf_counter() - begun)
         return stopped
 
@@ -384,12 +385,14 @@ class RunningJobs:
         finally:
             self._starts -= 1
 
-    async def _end_store(self, job: str, epoch: int | None) -> None:
-        """End the job's store if it is of ``epoch`` or older (None: of any)."""
+    async def _end_store(self, job: str, epoch: int | None, *, wait: bool = True) -> None:
+        """End the job's store if it is of ``epoch`` or older (None: of any); ``wait`` until it is gone."""
         found = self._stores.get(job)
         if found is not None and (epoch is None or found[0] <= epoch):
             del self._stores[job]
-            await stop([found[1]])
+            found[1].kill()  # it starts no process: its descendants need no search
+            if wait:
+                await until_gone([found[1]])
 
     async def _end_replays(self, job: str) -> None:
         for name in [name for name in self.runs if name != job and base_job(name) == job]:

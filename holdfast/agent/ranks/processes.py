@@ -153,10 +153,16 @@ async def _kill(alive: Sequence[Watched]) -> None:
     for descendant in itertools.chain.from_iterable(families):
         if not trackers.tidies(proc.command(descendant.pid)):
             descendant.send(signal.SIGKILL)
-    await _until_gone(alive)
+    await until_gone(alive)
 
 
-async def _until_gone(killed: Sequence[Watched]) -> None:
+async def until_gone(killed: Sequence[Watched]) -> None:
+    """Wait until killed processes are gone.
+
+    Raises:
+        UndyingError: one does not die, stuck in the kernel; its machine should be evicted.
+        DyingError: one has not died yet, and is not stuck.
+    """
     await asyncio.wait([process.gone for process in killed], timeout=_GONE_S)
     if not (left := [process for process in killed if not process.gone.done()]):
         return

@@ -108,6 +108,22 @@ async def test_processes_of_checks_are_gone_before_ranks_start() -> None:
     assert again not in (idle, leaving), "none of them is given another check"
 
 
+async def test_idle_ones_end_beside_what_comes_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are killed without a wait; ranks wait for what is left of them."""
+    forks = Forks()
+    bench = Bench(forks)
+    idle, order = bench.start(all_to_all, PART)
+    bench.keep(idle, order)
+    killed: list[float] = []
+    monkeypatch.setattr(idle, "kill", lambda: killed.append(0.0))  # its end takes a moment
+    bench.end_idle()
+    assert killed
+    assert bench.start(all_to_all, PART)[0] is not idle
+    asyncio.get_running_loop().call_later(0.05, setattr, idle, "exitcode", -9)
+    await bench.clear()
+    assert idle.exitcode == -9
+
+
 async def test_one_that_does_not_end_is_killed_and_waited_for_no_longer_than_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

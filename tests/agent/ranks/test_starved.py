@@ -25,7 +25,7 @@ async def test_a_rank_that_does_not_die_is_stuck_or_waits_for_a_processor(
     monkeypatch.setattr(processes, "_GONE_S", 0.0)
     monkeypatch.setattr(proc, "is_stuck", lambda pid: stuck and pid == 77)
     with pytest.raises(UndyingError, match=r"\(3, 77\).* did not die within 0 s of SIGKILL") as raised:
-        await processes._until_gone([killed()])  # type: ignore[list-item]
+        await processes.until_gone([killed()])  # type: ignore[list-item]
     assert isinstance(raised.value, DyingError) is not stuck
 
 
