@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast import tls
 from holdfast.deployments.local import prefect_database
 from holdfast.guarded_http import HEAD_S, guarded
-from holdfast.listen import handed_over
+from holdfast.listen import KEEP_ALIVE_S, handed_over
 from holdfast.settings import Settings
 
 YOUNG_EVERY_S = 1.0
@@ -70,7 +70,7 @@ def serve_guarded(settings: Settings) -> None:
             first_word_soon(app),
             http=guarded(),
             ssl_context_factory=None if context is None else lambda _config, _default: context,
-            **{name: value for name, value in options.items() if name != "app_dir"},
+            **patient({name: value for name, value in options.items() if name != "app_dir"}),
         )
         server = uvicorn.Server(config)
         with contextlib.suppress(KeyboardInterrupt):
@@ -79,6 +79,16 @@ def serve_guarded(settings: Settings) -> None:
             sys.exit("the server did not start")
 
     uvicorn.run = run_guarded  # type: ignore[assignment]
+
+
+def patient(options: dict[str, Any]) -> dict[str, Any]:
+    """Return uvicorn's ``options`` with idle connections kept for longer than Prefect's clients keep them.
+
+    Prefect closes them after 5 s, and its clients keep them for 25: a request that was on its way at that time failed,
+    and was sent again 2 s later.
+    """
+    kept_s = max(KEEP_ALIVE_S, options.get("timeout_keep_alive", 0))
+    return options | {"timeout_keep_alive": kept_s}
 
 
 def _bind_nothing(argv: list[str]) -> None:

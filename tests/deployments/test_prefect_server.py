@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
+from inspect import getsource
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import PrefectClient
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.deployments.local import prefect_server
@@ -97,3 +100,12 @@ async def test_a_stream_without_a_first_word_is_ended() -> None:
 
 async def _unsent(_: Message) -> None:
     raise AssertionError("nothing is sent")
+
+
+def test_idle_connections_are_kept_for_longer_than_clients_keep_them() -> None:
+    """Unless a site has them kept even longer."""
+    kept_s = prefect_server.patient({"timeout_keep_alive": 5, "port": 4200})["timeout_keep_alive"]
+    sent = getsource(PrefectClient.__init__)
+    assert (found := re.search(r"keepalive_expiry=(\d+)", sent)), "Prefect's client has another way to say it"
+    assert kept_s > int(found[1])
+    assert prefect_server.patient({"timeout_keep_alive": 900}) == {"timeout_keep_alive": 900}
