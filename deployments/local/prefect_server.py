@@ -19,6 +19,7 @@ import runpy
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -34,6 +35,11 @@ YOUNG_EVERY_S = 1.0
 _BACKLOG = 2048
 _FIRST_WORD = 2
 """Number of a stream's first message after the one that opened it."""
+_BUSY, _SOON = 503, b"0.2"
+_CALM_S = 1.0
+"""Between two answers of a busy database that have to do with each other."""
+_SOON_FOR_S = 0.35
+"""So long after the first of them clients ask again soon: twice. They ask six times in all."""
 ALL_EVERY = 60
 """Number of rounds after which old objects are collected too."""
 
@@ -67,7 +73,7 @@ def serve_guarded(settings: Settings) -> None:
 
     def run_guarded(app: ASGIApp, **options: Any) -> None:
         config = uvicorn.Config(
-            first_word_soon(app),
+            again_soon(first_word_soon(app)),
             http=guarded(),
             ssl_context_factory=None if context is None else lambda _config, _default: context,
             **patient({name: value for name, value in options.items() if name != "app_dir"}),
@@ -121,6 +127,35 @@ def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
                 return {"type": "websocket.disconnect", "code": 1008}
 
         await app(scope, bounded, send)
+
+    return served
+
+
+def again_soon(app: ASGIApp, now: Callable[[], float] = time.monotonic) -> ASGIApp:
+    """Wrap ``app`` to have clients ask again soon where the database was busy for a moment; else they wait for 2 s.
+
+    A transaction on SQLite that reads first cannot write once another one has written: Prefect answers 503 at once. One
+    who asks again is answered. Where such answers go on, or came after a wait, clients' own growing pauses hold.
+    """
+    busy: dict[str, tuple[float, float]] = {}
+    """Path -> when such answers began, and when the last one was given."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        asked_at = now()
+
+        async def hinted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == _BUSY:
+                at = now()
+                for path, (_, last_at) in list(busy.items()):
+                    if at - last_at >= _CALM_S:
+                        del busy[path]
+                began_at, _ = busy.get(scope["path"], (at, at))
+                busy[scope["path"]] = began_at, at
+                if at - asked_at < _CALM_S and at - began_at < _SOON_FOR_S:
+                    message["headers"] = [*message["headers"], (b"retry-after", _SOON)]
+            await send(message)
+
+        await app(scope, receive, hinted)
 
     return served
 
