@@ -36,8 +36,10 @@ _BACKLOG = 2048
 _FIRST_WORD = 2
 """Number of a stream's first message after the one that opened it."""
 _BUSY, _SOON = 503, b"0.2"
+_AT_ONCE_S = 1.0
+"""An answer that took longer comes after a wait in the database."""
 _CALM_S = 1.0
-"""Between two answers of a busy database that have to do with each other."""
+"""Longest time between two answers of a busy database that have to do with each other."""
 _SOON_FOR_S = 0.35
 """So long after the first of them clients ask again soon: twice. They ask six times in all."""
 ALL_EVERY = 60
@@ -151,7 +153,7 @@ def again_soon(app: ASGIApp, now: Callable[[], float] = time.monotonic) -> ASGIA
                         del busy[path]
                 began_at, _ = busy.get(scope["path"], (at, at))
                 busy[scope["path"]] = began_at, at
-                if at - asked_at < _CALM_S and at - began_at < _SOON_FOR_S:
+                if at - asked_at < _AT_ONCE_S and at - began_at < _SOON_FOR_S:
                     message["headers"] = [*message["headers"], (b"retry-after", _SOON)]
             await send(message)
 

@@ -104,8 +104,7 @@ class RunningJobs:
             )
             await self.ahead.fence(command.job, command.epoch)
             for name in [name for name in self._stores if base_job(name) == command.job]:
-                if name != command.job:  # where machines met for checks
-                    await self._end_store(name, command.epoch, wait=False)
+                await self._end_store(name, command.epoch, wait=False)  # where machines met for checks
         self._metrics.fence_seconds.observe(time.perf_counter() - begun)
         return stopped
 

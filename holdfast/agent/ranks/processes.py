@@ -58,7 +58,9 @@ class Watched:
         return bool(looks.poll(0))
 
     def kill(self) -> None:
-        """SIGKILL the process and its group; by descriptor, so that a reused pid is never hit."""
+        """SIGKILL the process and its group, unless it is gone; by descriptor, so that a reused pid is never hit."""
+        if self.gone.done():
+            return  # its group was killed with it; by now the number may be another's
         self.expect()
         if self._pidfd is not None:
             with contextlib.suppress(ProcessLookupError):

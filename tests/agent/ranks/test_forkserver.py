@@ -165,3 +165,16 @@ async def test_a_process_that_died_before_it_was_ended_is_reported(forks: ForkSe
     assert await ending == [0, 1]
     assert reported == [(0, -signal.SIGKILL)]
     assert [each.ordered for each in started] == [False, True]
+
+
+async def test_a_process_that_is_gone_is_not_killed_again(
+    forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have its number by then, and lead a group of that number."""
+    process = Watched(await forks.run_soon(time.sleep, (600,)), 0)
+    process.kill()
+    await asyncio.wait_for(process.gone, 60)
+    hit: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: hit.append(group))
+    process.kill()
+    assert not hit
