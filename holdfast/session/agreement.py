@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 import xxhash
+from torch import Tensor
 from torch import distributed as dist
 
 from holdfast.errors import CheckpointError
 from holdfast.session.kept_groups import keep, keep_the_scripts
+from holdfast.session.looks import pause_s
 
 _opened = itertools.count()
 """Groups made in this epoch: all ranks count alike, whatever epochs their processes have seen."""
@@ -31,6 +33,12 @@ _NONE = -(1 << 62) - 1
 
 _ON_DUE_CALLS = "votes on due calls"
 """Where the ranks that do are counted."""
+_BY_FIRST = "sends its votes to the first rank"
+"""Likewise."""
+MOST_BY_FIRST = 32
+"""Ranks that exchange votes by the first one. An all-reduce passes twice around the ring of all ranks, and each of them
+waits for its turn on the processors that compute the step; the first rank of a large job would need a connection to
+each of the others."""
 _SAVED_LATE = 2
 """Flag of a rank that saved, and whose peers are late."""
 TIMEOUT = timedelta(hours=12)
@@ -101,6 +109,8 @@ class Group:
         self._counter: Any = None
         self.votes_always = False
         """Whether a rank is of a release whose ranks vote on each call: then all do."""
+        self.by_first = False
+        """Whether votes go to the first rank, which sends all of them their outcome."""
         self._took_s = 0.0
         """How long the last exchange waited for the other ranks."""
 
@@ -114,6 +124,7 @@ class Group:
                 f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
             )
             self._counter.add(_ON_DUE_CALLS, 1)
+            self._counter.add(_BY_FIRST, 1)
             self._group = _unknown_to_the_script(self._counter)
             keep(self._group)
             keep_the_scripts()
@@ -133,7 +144,9 @@ class Group:
         told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64, device="cpu")
         wait(self._group.allreduce([told], _largest()))
         if self._counter is not None:  # by now all ranks are in the group
-            self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < self._group.size()
+            size = self._group.size()
+            self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < size
+            self.by_first = size <= MOST_BY_FIRST and self._counter.add(_BY_FIRST, 0) == size
             self._counter = None
         *flags, largest, smallest = told.tolist()
         return flags, all(_alike([largest, smallest]))
@@ -183,12 +196,10 @@ class Group:
             (*flags, vote.calls, *_mirrored(*pairs), *_both_ways(replicated)), dtype=torch.int64, device="cpu"
         )
         try:
-            work = self._group.allreduce([told], _largest())
-            self._took_s = _until(work.is_completed, ended, expected_s=self._took_s)
-            work.wait()
+            largest = (self._by_the_first if self.by_first else self._around)(told, ended)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
-        missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
+        missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = largest.tolist()
         same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(
             common=not missing and all(same) and all(equal),
@@ -204,6 +215,29 @@ class Group:
             calls=calls,
             unequal=not all(equal),
         )
+
+    def _around(self, told: Tensor, ended: Callable[[float], bool]) -> Tensor:
+        """Return the largest that any rank has of each number in ``told``: around the ring of all ranks."""
+        self._complete(self._group.allreduce([told], _largest()), ended)
+        return told
+
+    def _by_the_first(self, told: Tensor, ended: Callable[[float], bool]) -> Tensor:
+        """Do as :meth:`_around` does, with a message to the first rank and one from it."""
+        largest = torch.empty_like(told)
+        if self._group.rank():
+            sent = self._group.gather([], [told], dist.GatherOptions())
+            self._complete(self._group.scatter([largest], [], dist.ScatterOptions()), ended)
+            sent.wait()
+            return largest
+        every = list(told.new_empty(self._group.size(), len(told)))
+        self._complete(self._group.gather([every], [told], dist.GatherOptions()), ended)
+        found = torch.stack(every).amax(0)
+        self._group.scatter([largest], [[found] * len(every)], dist.ScatterOptions()).wait()
+        return largest
+
+    def _complete(self, work: Any, ended: Callable[[float], bool]) -> None:
+        self._took_s = _until(work.is_completed, ended, expected_s=self._took_s)
+        work.wait()
 
 
 def wait(work: Any) -> None:
@@ -239,15 +273,12 @@ def _largest() -> Any:
 def _until(done: Callable[[], bool], ended: Callable[[float], bool], *, expected_s: float = 0.0) -> float:
     """Poll repeatedly: a thread that waits inside torch when the interpreter ends takes the process with it.
 
-    Each look takes the processor and the interpreter from the step: the first one comes after most of ``expected_s``,
-    what it took the last time. Return seconds waited.
+    Return seconds waited. ``expected_s``: what it took the last time; see :func:`~holdfast.session.looks.pause_s`.
     """
     began = time.monotonic()
-    pause = max(0.0002, min(0.8 * expected_s, _LONGEST_PAUSE_S))
     while not done():
-        if ended(pause):
+        if ended(pause_s(time.monotonic() - began, expected_s, _LONGEST_PAUSE_S)):
             raise CheckpointError("the process ends")
-        pause = min(pause * 1.3, 0.005) if pause <= 0.005 else 0.001
     return time.monotonic() - began
 
 

@@ -13,6 +13,7 @@ from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.counts import Counts
 from holdfast.session.due_calls import DueCalls
+from holdfast.session.looks import pause_s
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
 from holdfast.session.rank_reporter import RankReporter
@@ -155,12 +156,10 @@ class Outcomes:
         return replace(vote, saved=True, copied=self._boundary.copied)
 
     def _wait_for_copy(self) -> None:
-        """Look for the copy first after most of the time that the last one took: each look takes time from the step."""
+        """Look for the peer's copy until it is there."""
         began = time.monotonic()
-        pause = max(0.0001, min(0.8 * self._copy_s, LONGEST_PAUSE_S))
         while not self._boundary.has_copy() and not self.background.ended():
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.005) if pause <= 0.005 else 0.001
+            time.sleep(pause_s(time.monotonic() - began, self._copy_s, LONGEST_PAUSE_S))
         self._copy_s = time.monotonic() - began
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:

@@ -11,7 +11,7 @@ from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
-from holdfast.session.shared import Replicated, Told, in_one, share_equal, told_of
+from holdfast.session.shared import Replicated, Told, in_one, share_alike, share_equal, share_nothing, told_of
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.describe import HeldItems
 from holdfast.storage.checkpoints.format.layout import ShardLayout
@@ -68,34 +68,61 @@ class Planner:
         error: Exception | None = None
         tree: StateTree | None = None
         told: Told | None = None
+        writer: ShardWriter | None = None
         try:
             if good:
                 tree = self._readable(state)
                 told = told_of(tree, self._group)
+                writer = self._as_before_if_alike(tree, told)
         except Exception as caught:
             error = caught
-        # A rank of an earlier release puts nothing in one: then all exchange their reports.
-        (bad, failed), alike = self._group.agree(not good, _failure(error), equal=in_one(told))
+        # Ranks of earlier releases put something else in one, or nothing: then all exchange what each has.
+        agreed = f"{in_one(told)} saved by {_plan_of(writer)}"
+        (bad, failed), alike = self._group.agree(not good, _failure(error), equal=agreed)
         if failed:
             raise self._refused(error, step, failed)
+        if tree is not None and not alike:
+            share_nothing(tree)
         if bad or tree is None:
             return False
-        share_equal(tree, told, self._group, alike=alike)
-        writer: ShardWriter | None = None
-        try:
-            writer = self._as_before(tree)
-        except Exception as caught:
-            error = caught
-        plan = writer.layout.plan if writer else ""
-        (failed, missing), same = self._group.agree(_failure(error), writer is None, equal=plan)
-        if failed:
-            raise self._refused(error, step, failed)
-        if missing or not same:
+        if not alike:
+            writer = self._as_before_on_all(tree, told, step)
+        if writer is None:
             self.together(state, step)
         else:
             self.writer, self.replicated = writer, tree.placing.replicated
         self._kept = None
         return True
+
+    def _as_before_if_alike(self, tree: StateTree, told: Told | None) -> ShardWriter | None:
+        """Return the writer that :meth:`_as_before` finds if all ranks' reports turn out to be the same as this one's.
+
+        None where it fails: if they are the same, all make a new plan, and what is wrong is found there.
+        """
+        if self._kept is None:
+            return None
+        share_alike(tree, told)
+        try:
+            return self._as_before(tree)
+        except Exception:
+            return None
+
+    def _as_before_on_all(self, tree: StateTree, told: Told | None, step: int) -> ShardWriter | None:
+        """Return a writer by the plan of the epoch before, where all ranks can continue with it; their reports differ.
+
+        Collective.
+        """
+        share_equal(tree, told, self._group)
+        writer: ShardWriter | None = None
+        error: Exception | None = None
+        try:
+            writer = self._as_before(tree)
+        except Exception as caught:
+            error = caught
+        (failed, missing), same = self._group.agree(_failure(error), writer is None, equal=_plan_of(writer))
+        if failed:
+            raise self._refused(error, step, failed)
+        return None if missing or not same else writer
 
     def together(self, state: Mapping[str, Any], step: int) -> ShardWriter:
         """Make a plan; return the writer by it. Fails on all ranks or on none.
@@ -186,6 +213,10 @@ class Planner:
         if failed:
             raise self._refused(error, step, failed)
         return cast(Made, made)
+
+
+def _plan_of(writer: ShardWriter | None) -> str:
+    return "" if writer is None else writer.layout.plan
 
 
 def _failure(error: Exception | None) -> int:

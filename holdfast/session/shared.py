@@ -38,18 +38,29 @@ def in_one(told: Told | None) -> str:
     return "" if told is None else repr(sorted(told.items()))
 
 
-def share_equal(tree: StateTree, told: Told | None, group: Group, *, alike: bool = False) -> None:
+def share_alike(tree: StateTree, told: Told | None) -> None:
+    """Do what :func:`share_equal` does where all ranks report the same as this one; no exchange."""
+    if told is not None:
+        everyone = frozenset(range(dist.get_world_size()))
+        settle(tree.placing, told, dict.fromkeys(told, everyone), set(), dist.get_rank())
+        tree.forget()
+
+
+def share_nothing(tree: StateTree) -> None:
+    """Take back what :func:`share_alike` did: the ranks are not alike."""
+    tree.placing.apart, tree.placing.shared, tree.placing.replicated = set(), set(), []
+    tree.forget()
+
+
+def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
-    Items that differed once are never saved once again. ``alike``: all ranks know that their reports are the same; they
-    need no exchange to find that out.
+    Items that differed once are never saved once again.
     """
     if told is None:
         return
     names, everyone = sorted(told), frozenset(range(dist.get_world_size()))
-    if alike:
-        settle(tree.placing, told, dict.fromkeys(names, everyone), set(), dist.get_rank())
-    elif all(group.same([_name_of(names)])):
+    if all(group.same([_name_of(names)])):
         equal = group.same([told[name] for name in names])
         unequal = {name for name, same in zip(names, equal, strict=True) if not same}
         settle(tree.placing, told, dict.fromkeys(names, everyone), unequal, dist.get_rank())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 
 from holdfast.session import shared
 from holdfast.session.encoded import Placing
-from holdfast.session.shared import MOST_SETS, Told, compared, in_one, settle, share_equal
+from holdfast.session.shared import (
+    MOST_SETS,
+    Told,
+    compared,
+    in_one,
+    settle,
+    share_alike,
+    share_equal,
+    share_nothing,
+)
 
 BUFFER, OTHER = -7, 7
 
@@ -93,23 +103,35 @@ def test_no_name_is_saved_once_that_differs(told: list[Told]) -> None:
 
 
 def test_ranks_that_report_the_same_need_no_exchange_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They know it from what they agreed on before; the outcome is that of an exchange."""
+    """The outcome is that of an exchange."""
     monkeypatch.setattr(shared.dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(shared.dist, "get_rank", lambda: 1)
     told = {"model.mask": BUFFER, "loader.tokens": OTHER}
 
-    def placed(group: Any, *, alike: bool) -> Placing:
+    def placed(share: Callable[[Any], None]) -> Placing:
         tree = Mock(placing=Placing(1, alone=False))
-        share_equal(tree, told, group, alike=alike)
+        share(tree)
         assert tree.forget.called, "its items have other places now"
         return tree.placing  # type: ignore[no-any-return]
 
-    silent, asked = Mock(), Mock()
+    asked = Mock()
     asked.same.side_effect = lambda values: [True] * len(values)
-    known, exchanged = placed(silent, alike=True), placed(asked, alike=False)
-    assert vars(known) == vars(exchanged)
-    assert not silent.mock_calls
+    assert vars(placed(lambda tree: share_alike(tree, told))) == vars(
+        placed(lambda tree: share_equal(tree, told, asked))
+    )
     assert asked.same.called
+
+
+def test_what_is_shared_on_trial_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(shared.dist, "get_rank", lambda: 1)
+    tree = Mock(placing=Placing(1, alone=False, unequal={"model.steps"}))
+    share_alike(tree, {"model.mask": BUFFER, "loader.tokens": OTHER})
+    assert tree.placing.replicated
+    tree.forget.reset_mock()
+    share_nothing(tree)
+    assert vars(tree.placing) == vars(Placing(1, alone=False, unequal={"model.steps"}))
+    assert tree.forget.called
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from holdfast.session.agreement import MOST_BY_FIRST
 from tests.session.harness import REPOSITORY
 
 pytestmark = [pytest.mark.torch]
@@ -19,13 +20,19 @@ THEIRS = 3
 
 
 @pytest.mark.parametrize(
-    "world", [2, 5, *(pytest.param(many, marks=pytest.mark.thorough) for many in (3, 8, 16, 64))]
+    ("world", "earlier"),
+    [
+        *((2, 0), (5, 0), (5, 1)),
+        *(pytest.param(many, 0, marks=pytest.mark.thorough) for many in (3, 8, 16, MOST_BY_FIRST, 64)),
+        *(pytest.param(many, many - 1, marks=pytest.mark.thorough) for many in (3, 8)),
+    ],
 )
-def test_a_rank_has_as_few_sockets_in_a_large_job_as_in_a_small_one(world: int) -> None:
-    """And all ranks learn the same of every call: of six, two lack one rank's save."""
+def test_a_rank_has_few_sockets(world: int, earlier: int) -> None:
+    """In a large job as few as in a small one, whose ranks have one to the first each; beside ranks that do not know
+    that, too. And all ranks learn the same of every call: of six, two lack one rank's save."""
     script = REPOSITORY / "tests" / "session" / "scripts" / "sockets.py"
     ran = subprocess.run(
-        [sys.executable, str(script), str(world), str(EXCHANGES)],
+        [sys.executable, str(script), str(world), str(EXCHANGES), str(earlier)],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
@@ -35,5 +42,9 @@ def test_a_rank_has_as_few_sockets_in_a_large_job_as_in_a_small_one(world: int) 
     assert ran.returncode == 0, ran.stderr[-4000:]
     told = [json.loads(line) for line in ran.stdout.splitlines()]
     assert sorted(each["rank"] for each in told) == list(range(world))
-    assert max(each["sockets"] for each in told) <= THEIRS, told
+    by_first = world <= MOST_BY_FIRST and not earlier
+    assert {each["by_first"] for each in told} == {by_first}
+    for each in told:
+        theirs = THEIRS + by_first * (world if each["rank"] == 0 else 1)
+        assert each["sockets"] <= theirs, told
     assert {each["common"] for each in told} == {EXCHANGES - 2}

@@ -1,6 +1,7 @@
-"""Ranks that tell each other of saves, forked from one process: ``sockets.py WORLD EXCHANGES``.
+"""Ranks that tell each other of saves, forked from one process: ``sockets.py WORLD EXCHANGES [EARLIER]``.
 
-Each prints the sockets that it has for that, and how many calls were common.
+``EARLIER`` of them do not know that votes may go to the first rank. Each prints the sockets that it has for that, and
+how many calls were common.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import torch
 from torch import distributed as dist
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  (a world without sockets of its own)
 
+from holdfast.session import agreement
 from holdfast.session.agreement import Group, Vote
 
 WORLD, EXCHANGES = int(sys.argv[1]), int(sys.argv[2])
+EARLIER = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 DIGITS = 5
 """Of a port, as the rank with the store says it to each of the others."""
 
@@ -49,6 +52,8 @@ def rank_main(rank: int, ports: tuple[int, int]) -> None:
     store.wait(["here"])
     while store.add("here", 0) < WORLD:
         time.sleep(0.01)
+    if rank < EARLIER:
+        agreement._BY_FIRST = "not counted"
     before, group = sockets(), Group()
     group.open()
     assert group.agree(rank == WORLD - 1, equal="plan") == ([True], True)
@@ -57,7 +62,8 @@ def rank_main(rank: int, ports: tuple[int, int]) -> None:
         missing = number % 3 == 2 and rank == number % WORLD
         vote = Vote(number, step=number, plan="plan", saved=not missing, copied=True)
         common += group.exchange(vote, ended=lambda _: False).common
-    sys.stdout.write(json.dumps({"rank": rank, "sockets": sockets() - before, "common": common}) + "\n")
+    told = {"rank": rank, "sockets": sockets() - before, "common": common, "by_first": group.by_first}
+    sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     store.add("told", 1)
     while rank == 0 and store.add("told", 0) < WORLD:
