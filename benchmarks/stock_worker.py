@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from holdfast.settings import Settings
 QUERY_S = {"stock worker": None, "stock worker, 0.5 s poll": "0.5"}
 """Name -> seconds between polls; None: Prefect's default."""
 _UP_S = 60.0
+_END_S = 30.0
 
 
 def pool_of(name: str) -> str:
@@ -42,7 +44,16 @@ def running(settings: Settings, folder: Path) -> Iterator[dict[str, str]]:
         for worker in workers:
             worker.terminate()
         for worker in workers:
-            worker.wait(30)
+            _ended(worker)
+
+
+def _ended(worker: subprocess.Popen[bytes]) -> None:
+    """Wait for a worker that was told to end; kill it where it does not, with what it started."""
+    try:
+        worker.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
 
 
 def _start(name: str, seconds: str | None, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
