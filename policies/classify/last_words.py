@@ -38,8 +38,11 @@ _OTHER_NAME = re.compile(
 _MORE = re.compile(
     r"\n(?:(?:nccl\w{1,30}(?:Error|Usage|Argument)|Last error|\[ERROR\]|E[A-Z]\d{4}):?.*(?:\n|$))+.*"
     r"|\n(?:\t\w{1,40}: .*\n){1,20}The \w{1,20} is dead because .*"
+    rf"|\n{re.escape(START)} \(RANK \d[\s\S]{{1,12000}}"
 )
-"""NCCL's, HCCL's and Ray's reason is in the lines after the exception's own."""
+"""NCCL's, HCCL's and Ray's reason is in the lines after the exception's own, and so are the tracebacks that torch's
+checkpoints quote of the ranks that failed."""
+_QUOTED = " (RANK "
 _LAUNCHER = re.compile(
     r"^(?:\w+\.)*(?:ChildFailedError\b|CalledProcessError: Command .{0,3}(?:\S{0,300}/)?"
     r"(?:python[\d.]{0,5}|torchrun|accelerate|deepspeed)\b.{0,4000} returned non-zero exit status)",
@@ -140,7 +143,7 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
 
 def frames(text: str) -> list[tuple[str, int, str]]:
     """Return file, line and function of each frame of the last traceback in ``text``, the deepest last."""
-    rest = text[text.rfind(START) + len(START) :]
+    rest = text[_last_raised(text)[0] + len(START) :]
     found = _FRAME.findall(rest[: last.start()]) if (last := _named(rest)) else []
     return [(file, int(line), name or "<module>") for file, line, name in found]
 
@@ -157,13 +160,14 @@ def _is_last(text: str, start: int, end: int) -> bool:
     rest = text[start + len(START) : end]
     if (last := _named(rest)) is None:
         return False
+    quoted = rest.find(f"\n{START}{_QUOTED}", last.end())
     ignored = [
         line
         for line in text[end:].splitlines()
         if not line.startswith((_IGNORED, START)) and not _LAST_LINE.match(line)
     ]
     further = (
-        line for line in rest[last.end() :].splitlines() if line != last[0]
+        line for line in rest[last.end() : quoted if quoted >= 0 else None].splitlines() if line != last[0]
     )  # of several ranks in one log
     return all(_AFTER.match(line) for line in (*further, *ignored))
 
@@ -180,12 +184,15 @@ def _ended_with(text: str) -> tuple[str, int, int]:
 
 def _last_raised(text: str) -> tuple[int, int]:
     """Return where the last traceback begins that was not ignored (-1: none was), and where an ignored one follows."""
-    end = len(text)
-    while (start := text.rfind(START, 0, end)) >= 0:
-        before = text.rfind("\n", 0, max(0, start - 1)) + 1
-        if not text.startswith(_IGNORED, before):
+    end = before = len(text)
+    while (start := text.rfind(START, 0, before)) >= 0:
+        line = text.rfind("\n", 0, max(0, start - 1)) + 1
+        if text.startswith(_IGNORED, line):
+            end = before = line
+        elif text.startswith(_QUOTED, start + len(START)):
+            before = start
+        else:
             return start, end
-        end = before
     return -1, end
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent.ranks.own_code import is_own
 from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, mixed, unloadable
 from holdfast.policies.classify.patterns import Match
 
@@ -151,7 +152,7 @@ def _place(frame: tuple[str, int, str], code: str) -> str | None:
     if file.startswith("<"):
         return None
     path = os.path.normpath(os.path.join(code, file))
-    return f"{os.path.relpath(path, code)}:{line} in {name}" if path.startswith(code + os.sep) else None
+    return f"{os.path.relpath(path, code)}:{line} in {name}" if is_own(path, code) else None
 
 
 def evidence(

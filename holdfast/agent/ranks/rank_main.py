@@ -37,6 +37,7 @@ from holdfast.agent.ranks import (
 )
 from holdfast.agent.ranks.lowest import lowest_priority
 from holdfast.agent.ranks.only_member import only_member
+from holdfast.agent.ranks.own_code import is_own
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -300,4 +301,4 @@ def _user_frame(error: BaseException, trace: TracebackType | None, root: str) ->
 
 
 def _inside(filename: str, root: str) -> bool:
-    return os.path.realpath(filename).startswith(root + os.sep)
+    return is_own(os.path.realpath(filename), root)

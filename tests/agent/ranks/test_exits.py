@@ -331,3 +331,19 @@ def test_a_kernel_that_gave_up_waiting_is_an_echo() -> None:
         log = f"{failed}\n" if error is None else ""
         assert exits.evidence(exit_code, error, gave_up + log)["cascade"]
         assert exits.evidence(exit_code, error, log)["cause"] == "gpu"
+
+
+def test_what_a_failed_checkpoint_quotes_of_its_ranks_belongs_to_it() -> None:
+    """Torch puts each rank's traceback into the message: an assertion there is no mistake of the script."""
+    head = "Traceback (most recent call last):"
+    log = (
+        f'{head}\n  File "/job/train.py", line 30, in resume\n    dcp.load(state)\n'
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0, 1])\n"
+    )
+    rank = f'{head} (RANK {{}})\n  File "/opt/torch/state_dict_loader.py", line 250, in local_step\n{{}}\n'
+    asserted = rank.format(0, "AssertionError") + rank.format(1, "AssertionError")
+    found = exits.evidence(1, None, log + asserted, "/job")
+    assert (found["error_type"], found["user_frame"]) == ("CheckpointException", "train.py:30 in resume")
+    assert (found["cause"], found["cascade"]) == ("checkpoint", False)
+    full = log + rank.format(1, "OSError: [Errno 28] No space left on device")
+    assert exits.evidence(1, None, full, "/job")["cause"] == "disk_space"

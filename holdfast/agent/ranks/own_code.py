@@ -1,0 +1,13 @@
+"""Which files are the job's own code, and which a library's that lies in its folder."""
+
+from __future__ import annotations
+
+import os
+
+_OF_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+
+
+def is_own(path: str, root: str) -> bool:
+    """Return whether a file is the job's own: in its folder, and in no environment that was made there (``.venv``)."""
+    inside = path.startswith(root + os.sep)
+    return inside and _OF_LIBRARIES.isdisjoint(path[len(root) :].split(os.sep))
