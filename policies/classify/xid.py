@@ -80,7 +80,7 @@ _RECOVERY = {
 }
 """The recovery action that Xid 154 names (``nvmlDeviceGpuRecoveryAction_t``, and drivers' words for it)."""
 SUMMARY = 154
-BY_LINE = nvlink.CODES | {SUMMARY}
+BY_LINE = nvlink.CODES | {SUMMARY, nvlink.OLDER}
 """Codes whose line gives the action."""
 
 
@@ -89,6 +89,8 @@ def resolved(code: int, line: str = "") -> XidEntry:
     entry = lookup(code)
     if code in nvlink.CODES:
         return _of_link(entry, line)
+    if code == nvlink.OLDER and nvlink.consequence(line):
+        return entry.model_copy(update={"lost": False, "action": XidAction.CONTACT_SUPPORT})
     if code != SUMMARY:
         return entry
     _, _, last = line.rpartition(" to ")

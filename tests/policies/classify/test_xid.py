@@ -121,3 +121,21 @@ def test_codes_of_video_and_copy_engines_restart_the_application(code: int) -> N
     """The vendor's action, not its support."""
     entry = xid.lookup(code)
     assert (entry.known, entry.action, entry.lost) == (True, "restart_app", False)
+
+
+@pytest.mark.parametrize(
+    ("registers", "lost"),
+    [
+        ("0x100000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", False),
+        ("0x40000002, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", False),
+        ("0x100010, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", True),
+        ("0x100000, 0x0, 0x2, 0x0, 0x0, 0x0, 0x0", True),
+        ("0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0", True),
+        ("", True),
+    ],
+)
+def test_what_another_link_led_to_evicts_no_machine(registers: str, lost: bool) -> None:
+    """Bits 1 and 20 of the first register are a consequence, by the vendor's workflow for Xid 74; others are not."""
+    line = f"NVRM: Xid (PCI:0000:d8:00): 74, pid='<unknown>', NVLink: fatal error detected on link 14({registers})"
+    assert xid.resolved(74, line).lost is lost
+    assert not harmless(of(74, line=line))
