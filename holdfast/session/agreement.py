@@ -216,21 +216,21 @@ class Group:
             unequal=not all(equal),
         )
 
-    def _around(self, told: Tensor, ended: Callable[[float], bool]) -> Tensor:
-        """Return the largest that any rank has of each number in ``told``: around the ring of all ranks."""
-        self._complete(self._group.allreduce([told], _largest()), ended)
-        return told
+    def _around(self, mine: Tensor, ended: Callable[[float], bool]) -> Tensor:
+        """Return the largest that any rank has of each number in ``mine``: around the ring of all ranks."""
+        self._complete(self._group.allreduce([mine], _largest()), ended)
+        return mine
 
-    def _by_the_first(self, told: Tensor, ended: Callable[[float], bool]) -> Tensor:
+    def _by_the_first(self, mine: Tensor, ended: Callable[[float], bool]) -> Tensor:
         """Do as :meth:`_around` does, with a message to the first rank and one from it."""
-        largest = torch.empty_like(told)
+        largest = torch.empty_like(mine)
         if self._group.rank():
-            sent = self._group.gather([], [told], dist.GatherOptions())
+            sent = self._group.gather([], [mine], dist.GatherOptions())
             self._complete(self._group.scatter([largest], [], dist.ScatterOptions()), ended)
             sent.wait()
             return largest
-        every = list(told.new_empty(self._group.size(), len(told)))
-        self._complete(self._group.gather([every], [told], dist.GatherOptions()), ended)
+        every = list(mine.new_empty(self._group.size(), len(mine)))
+        self._complete(self._group.gather([every], [mine], dist.GatherOptions()), ended)
         found = torch.stack(every).amax(0)
         self._group.scatter([largest], [[found] * len(every)], dist.ScatterOptions()).wait()
         return largest
