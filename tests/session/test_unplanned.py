@@ -17,7 +17,7 @@ FAULTS = {
     "the hashes of its buffers": (1, "holdfast.session.shared", "hash_of"),
     "the metadata": (0, PLAN, "write_metadata"),
     "its layout": (1, PLAN, "layout_of"),
-    "its buffer": (1, "holdfast.storage.checkpoints.save.buffers", "create"),
+    "its buffer": (1, "holdfast.storage.checkpoints.save.slot_files", "create_locked"),
 }
 
 
