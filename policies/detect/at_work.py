@@ -37,8 +37,8 @@ def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned
         lost = any((rank.blocked_s or 0.0) > limit_s for rank in ranks)
         found = [rank.rank for rank in ranks if not lost and _prepares(rank, still, policy)]
         return RanksAtWork(ranks=tuple(sorted(found)), limit_s=longest_s, longest_s=longest_s)
-    lost = still or any((rank.blocked_s or 0.0) >= policy.blocked_s for rank in ranks)
-    found = [rank.rank for rank in ranks if not lost and _computes(rank, policy)]
+    lost = any((rank.blocked_s or 0.0) >= policy.blocked_s for rank in ranks)
+    found = [rank.rank for rank in ranks if not lost and _computes(rank, still, policy)]
     return RanksAtWork(
         ranks=tuple(sorted(found)), limit_s=max(limit_s, policy.undeclared_s), longest_s=policy.endless_s
     )
@@ -53,8 +53,15 @@ def _prepares(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
     return not still and rank.cpu_cores >= policy.idle_cores
 
 
-def _computes(rank: HangFacts, policy: HangPolicy) -> bool:
-    """Return whether it may evaluate: its machine's GPUs are busy, or it uses the processor and its stacks change."""
+def _computes(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
+    """Return whether it may evaluate: its GPUs are busy, or its processors with changing stacks, or its children's.
+
+    A rank that waits for a child, a loader's worker that loads torch or an evaluation, has the same stack all the time.
+    """
+    if rank.children_cores >= policy.idle_cores:
+        return True
+    if still:
+        return False
     # Where SM activity is known: a kernel that waits for a peer keeps a GPU busy as well.
     waits = rank.sm_active is not None and rank.sm_active < policy.spinning_sm_share
     if rank.gpu_busy is not None and rank.gpu_busy >= _COMPUTES and not waits:

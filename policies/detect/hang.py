@@ -12,8 +12,8 @@ what agents see without a GPU:
 One of them is never enough: a slow step is silent but busy (signals of GPUs and ports may be:
 :mod:`holdfast.policies.detect.by_itself`). Nor are two while ranks visibly work: before the first step
 (they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
-that was not declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
-silence alone is a hang. A job without a Session is judged in its own way
+that was not declared (their GPUs or processors compute, and their stacks change; or what they started computes). Both
+have limits, after which silence alone is a hang. A job without a Session is judged in its own way
 (:mod:`holdfast.policies.detect.without_session`).
 """
 

@@ -58,9 +58,9 @@ class HangFacts(Frozen):
     stacks_change: bool = False
     """Two of them differ."""
     children_cores: float = 0.0
-    """As ``cpu_cores``, of all processes that it started; reported before the first step only."""
+    """As ``cpu_cores``, of all processes that it started; reported before the first step and while a step is late."""
     io_bytes_s: float = 0.0
-    """Bytes read and written by them and itself, per second; reported before the first step only."""
+    """Bytes read and written by them and itself, per second; reported at the same times."""
     gpu_busy: float | None = None
     """Utilisation of its machine's GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
@@ -98,7 +98,7 @@ def facts(
     longest_gap_s: float = 0.0,
     stopped_since: float | None = None,
     blocked_since: float | None = None,
-    work_before: tuple[float, float] | None = None,
+    work_before: tuple[float, float, float] | None = None,
     stacks_unchanged: bool = False,
     stacks_change: bool = False,
     vitals: Vitals | None = None,
@@ -115,7 +115,7 @@ def facts(
         longest_gap_s: see :class:`HangFacts`.
         stopped_since: time of the first heartbeat of the present run in state T.
         blocked_since: the same for state D.
-        work_before: (``children_cpu_s``, ``io_bytes``) of the heartbeat of ``earlier``.
+        work_before: (time, ``children_cpu_s``, ``io_bytes``) of a heartbeat a few seconds before.
         stacks_unchanged: see :class:`HangFacts`.
         stacks_change: see :class:`HangFacts`.
         vitals: of its machine.
@@ -125,9 +125,10 @@ def facts(
     if earlier is not None and now > earlier[0]:
         passed = now - earlier[0]
         cores = max(0.0, state.cpu_s - earlier[1]) / passed
-        if work_before is not None:
-            children = max(0.0, state.children_cpu_s - work_before[0]) / passed
-            moved = max(0.0, state.io_bytes - work_before[1]) / passed
+    if work_before is not None and now > work_before[0]:
+        passed = now - work_before[0]
+        children = max(0.0, state.children_cpu_s - work_before[1]) / passed
+        moved = max(0.0, state.io_bytes - work_before[2]) / passed
     return HangFacts(
         rank=state.rank,
         machine=machine,

@@ -43,8 +43,8 @@ class _History:
     pid: int
     cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
     """(time, processor seconds), oldest first."""
-    work: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
-    """(processor seconds of what it started, bytes read and written) at the same times."""
+    work: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=64))
+    """(time, processor seconds of what it started, bytes read and written), where the agent looked at them."""
     longest_gap_s: float = 0.0
     stopped_since: float | None = None
     blocked_since: float | None = None
@@ -57,18 +57,22 @@ class _History:
     def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
         """Take the rank's state of a heartbeat made at ``at``."""
         self.cpu.append((at, state.cpu_s))
-        self.work.append((state.children_cpu_s, float(state.io_bytes)))
         while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
             self.cpu.popleft()
+        if state.children_cpu_s or state.io_bytes:
+            self.work.append((at, state.children_cpu_s, float(state.io_bytes)))
+        else:
+            self.work.clear()
+        while len(self.work) > 2 and at - self.work[1][0] >= SAMPLE_S:
             self.work.popleft()
         self.stopped_since = _since(self.stopped_since, state.process_state.startswith("T"), at)
         self.blocked_since = _since(self.blocked_since, state.process_state.startswith("D"), at)
         self._gap(state, exempt)
         self.last = state
 
-    def work_before(self) -> tuple[float, float] | None:
-        """Return the sample of ``work`` at the time of :meth:`earlier`; None when there is none yet."""
-        return self.work[0] if self.earlier() else None
+    def work_before(self) -> tuple[float, float, float] | None:
+        """Return the oldest sample of ``work``, if it is old enough to compare with; None when there is none yet."""
+        return self.work[0] if self.work and self.work[-1][0] - self.work[0][0] >= SAMPLE_S / 2 else None
 
     def earlier(self) -> tuple[float, float] | None:
         """Return the oldest sample, if it is old enough to compare with; None when there is none yet."""

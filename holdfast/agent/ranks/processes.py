@@ -90,11 +90,11 @@ class Watched:
         return (_cpu_s(fields) + proc.waited_s(self.pid), fields[0].decode()) if fields else (0.0, "")
 
     def work(self) -> tuple[float, int]:
-        """Return CPU seconds of all that it started, and bytes that they and itself read and wrote; zeros once gone."""
+        """Return processor seconds, used or waited for, of all that it started, and bytes that they and it moved."""
         _, own = proc.stat(self.pid)
         children = [child.pid for child in proc.descendants([self.pid])[:_MOST_CHILDREN]]
         waited_for = (int(own[13]) + int(own[14])) / _TICKS if own else 0.0
-        cpu_s = waited_for + sum(_cpu_s(proc.stat(pid)[1]) for pid in children)
+        cpu_s = waited_for + sum(_cpu_s(proc.stat(pid)[1]) + proc.waited_s(pid) for pid in children)
         return cpu_s, sum(_moved(pid) for pid in (self.pid, *children))
 
     def _ended(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from holdfast.agent.ranks.exits import LOG_READ_BYTES
@@ -11,6 +12,9 @@ from holdfast.agent.ranks.processes import Watched
 from holdfast.agent.ranks.rank_table import RankStatus
 from holdfast.models.agent import RankResult, RankState
 from holdfast.policies.classify import last_words
+
+_LATE_S, _LATE_STEPS = 1.0, 2.0
+"""A step that took so long, or so many times the usual one, is late: then what the rank started is looked at."""
 
 
 def state(process: Watched, row: RankStatus, log: Path, why_new: str) -> RankState:
@@ -32,8 +36,8 @@ def state(process: Watched, row: RankStatus, log: Path, why_new: str) -> RankSta
     if why_new:
         found = found.model_copy(update={"why_new": why_new})
     found = found.model_copy(update={"log_at": _written_at(log)})
-    if row.steps_done:
-        return found
+    if row.steps_done and time.time() - found.step_at < max(_LATE_S, _LATE_STEPS * found.step_s):
+        return found  # it makes steps
     children_cpu_s, io_bytes = process.work()
     return found.model_copy(update={"children_cpu_s": children_cpu_s, "io_bytes": io_bytes})
 

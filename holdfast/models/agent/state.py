@@ -50,9 +50,9 @@ class RankState(Frozen):
     process_state: str = ""
     """State letter of /proc (``T`` is stopped, ``D`` waits for a device)."""
     children_cpu_s: Finite = 0.0
-    """Of all that it started, before its first step only."""
+    """Of all that it started, before its first step and while a step is late; 0: not looked at."""
     io_bytes: int = Field(0, ge=0)
-    """Read and written by it and all that it started, before its first step only."""
+    """Read and written by it and all that it started, at the same times; 0: not looked at."""
     exit_code: int | None = None
     paused: bool = False
     kept: bool = False

@@ -233,3 +233,24 @@ async def test_detectors_remember_only_what_is_there(kit: Kit) -> None:
         kit.gateway.clocks.observe(Heartbeat(machine=f"old{number}", incarnation="i", at=0.0))
     await kit.gateway.clocks.tick()
     assert set(kit.gateway.clocks._seen) <= set(kit.gateway.site.fleet.machines)
+
+
+@pytest.mark.parametrize("children", [0.0, 0.9])
+async def test_a_rank_waits_for_what_it_started(runner: Runner, children: float) -> None:
+    """Its agent looks at that once a step is late: what it used until then is no work of this pause."""
+    kit = runner.kit
+    await runner.steps(20, 0.1)
+    stopped_at = kit.clock.now()
+    for beat in range(16):
+        kit.clock.advance(0.5)
+        for machine, ranks in (("m0", (0, 1)), ("m1", (2, 3))):
+            states = [runner.state(rank, stopped_at, 0.1) for rank in ranks]
+            if beat > 2:
+                looked = {"children_cpu_s": 500.0 + children * beat / 2, "io_bytes": 9}
+                states = [each.model_copy(update=looked) for each in states]
+            run = JobOnMachine(job=JOB, epoch=1, ranks=tuple(states))
+            beats = Heartbeat(machine=machine, incarnation="i1", at=kit.clock.now(), jobs=(run,))
+            kit.gateway.observe(beats)
+        await kit.gateway.hangs.tick()
+    await kit.settled()
+    assert bool(seen(kit, AlertKind.HANG)) is (children == 0.0)

@@ -123,6 +123,16 @@ def test_an_evaluation_that_nobody_declared_is_no_hang() -> None:
         assert vote(pausing(HANG.undeclared_s + 1, **works), HANG).hang
 
 
+def test_a_rank_that_waits_for_its_children_is_no_hang() -> None:
+    """A loader's workers load torch (spawn, forkserver), or a program of its own evaluates: its stack is the same."""
+    for silent_s in (6.0, HANG.undeclared_s):
+        ranks = pausing(silent_s, children_cores=0.9)
+        assert not vote(ranks, HANG).hang
+        still = [each.model_copy(update={"stacks_unchanged": True}) for each in ranks]
+        assert not vote(still, HANG).hang
+    assert vote(pausing(HANG.undeclared_s + 1, children_cores=0.9), HANG).hang
+
+
 def test_unchanged_stacks_end_the_patience_with_a_pause() -> None:
     """GPUs that look busy wait in a collective."""
     same = [each.model_copy(update={"stacks_unchanged": True}) for each in pausing(gpu_busy=1.0)]
@@ -187,11 +197,11 @@ def test_work_is_the_growth_between_two_heartbeats() -> None:
         rank=0, pid=1, phase=RankPhase.STARTING, cpu_s=1.0, children_cpu_s=30.0, io_bytes=9_000_000
     )
     found = facts(
-        "m0", state, 104.0, earlier=(100.0, 1.0), work_before=(22.0, 1_000_000.0), blocked_since=103.0
+        "m0", state, 104.0, earlier=(100.0, 1.0), work_before=(100.0, 22.0, 1_000_000.0), blocked_since=103.0
     )
     assert (found.children_cores, found.io_bytes_s, found.blocked_s) == (2.0, 2_000_000.0, 1.0)
     fewer = facts(
-        "m0", state, 104.0, earlier=(100.0, 1.0), work_before=(90.0, 1e9), vitals=Vitals(gpu_busy=0.4)
+        "m0", state, 104.0, earlier=(100.0, 1.0), work_before=(100.0, 90.0, 1e9), vitals=Vitals(gpu_busy=0.4)
     )
     assert (fewer.children_cores, fewer.io_bytes_s) == (0.0, 0.0), "a child that ended takes its share along"
 
