@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 _ENDED_BY_KNOWN_CALLS = ("concurrent.futures.", "holdfast.")
-"""Modules whose threads end when Python ends its threads, and are known (:func:`_pools`), or are daemons."""
+"""Modules whose threads end when Python ends its threads, and are known, or are daemons."""
 _KEPT = frozenset({"holdfast", "torch", "numpy"})
 """Not to be had twice in a process."""
 _OF_PYTHON = frozenset(
@@ -63,10 +64,10 @@ def finish(exit_status: int) -> None:
 
     After a failure no thread is waited for: it may run without end, and the recovery begins when the rank is gone.
     """
-    while not exit_status and (threads := _running()):
-        threads[0].join()
+    while not exit_status and (waits := _to_wait_for()):
+        waits[0]()
     atexit._run_exitfuncs()
-    if exit_status and _running():
+    if exit_status and _to_wait_for():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(
                 AttributeError, OSError, ValueError
@@ -82,26 +83,29 @@ def without_runner(trace: TracebackType | None, runner: str) -> TracebackType | 
     return trace
 
 
-def _running() -> list[threading.Thread]:
-    """Return the threads that Python waits for before the exit functions.
+def _to_wait_for() -> list[Callable[[], object]]:
+    """Return what waits for each thread that runs: the script's own, then pools, which do what was submitted.
 
-    Not those that it orders to end only then: of pools, and all where other libraries have such threads, too.
+    Pools are closed one by one: Python's order to all of them to end would be heard by those that a restore makes
+    meanwhile, too. None where other libraries have threads that are ordered to end only when Python ends.
     """
     calls = threading._threading_atexits  # type: ignore[attr-defined]
     if not all(getattr(call.func, "__module__", "").startswith(_ENDED_BY_KNOWN_CALLS) for call in calls):
         return []
-    pools = _pools()
-    return [
-        each
-        for each in threading.enumerate()
-        if each is not threading.current_thread() and not each.daemon and each not in pools
-    ]
+    pooled = [*_threads_of("thread", "_threads_queues")]
+    left = {threading.current_thread(), *pooled, *_threads_of("process", "_threads_wakeups")}
+    own = [each.join for each in threading.enumerate() if not each.daemon and each not in left]
+    return [*own, *(_close(each) for each in pooled if each.is_alive())]
 
 
-def _pools() -> set[Any]:
-    """Return the threads of ``concurrent.futures``."""
-    known = (
-        ("concurrent.futures.thread", "_threads_queues"),
-        ("concurrent.futures.process", "_threads_wakeups"),
-    )
-    return {thread for module, name in known for thread in getattr(sys.modules.get(module), name, ())}
+def _threads_of(kind: str, name: str) -> Iterable[Any]:
+    """Return the threads of one kind of pools of ``concurrent.futures``."""
+    threads: Iterable[Any] = getattr(sys.modules.get(f"concurrent.futures.{kind}"), name, ())
+    return threads
+
+
+def _close(worker: Any) -> Callable[[], object]:
+    """Return what closes the pool of a thread, or waits for the thread, where the pool itself is gone."""
+    pool = worker._args[0]()
+    close: Callable[[], object] = worker.join if pool is None else pool.shutdown
+    return close

@@ -102,9 +102,17 @@ sys.argv.clear()
 
 
 @pytest.mark.e2e
-async def test_a_script_may_end_before_its_threads(agent: AgentProcess) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=train).start()",
+        "ThreadPoolExecutor(1).submit(train)",
+        "kept = ThreadPoolExecutor(1); kept.submit(train)",
+    ],
+)
+async def test_a_script_may_end_before_its_threads(agent: AgentProcess, start: str) -> None:
     """They find Python as it was while they run; then exit functions are called, whatever became of ``sys.argv``."""
-    agent.script("outlives", OUTLIVES_ITS_MAIN_PART)
+    agent.script("outlives", OUTLIVES_ITS_MAIN_PART.replace("threading.Thread(target=train).start()", start))
     async with agent.client as client:
         await client.start(agent.start("outlives", ranks=(0,), world_size=1))
         until(lambda: agent.gateway.done("outlives") == {0}, 60, f"the end: {agent.log('outlives')}")
