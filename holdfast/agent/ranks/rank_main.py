@@ -157,12 +157,13 @@ def run_rank(order: RankOrder) -> None:
         status = 0
     except SystemExit as end:
         status = script.status(end)
+        if isinstance(end.code, str) and os.getpid() == pid:  # its last words, which Python writes to stderr
+            _report_end(end)
         raise
     except BaseException as error:
-        tail, order = script.without_runner(error.__traceback__, __file__), _orders[-1]
         if os.getpid() == pid:  # not a process that the script forked: the rank may well go on
-            wire.Sender(order.socket).send(_failure(order, error, tail))
-        script.report(error, tail)
+            _report_end(error)
+        script.report(error, script.without_runner(error.__traceback__, __file__))
         raise SystemExit(1) from None
     finally:
         script.finish(status)
@@ -260,6 +261,12 @@ def _enter(order: RankOrder) -> str:
     sys.argv = [path, *order.args]
     script.forget_shadowed(Path(path).parent)
     return path
+
+
+def _report_end(error: BaseException) -> None:
+    """Report to the agent by what the rank ends."""
+    order, tail = _orders[-1], script.without_runner(error.__traceback__, __file__)
+    wire.Sender(order.socket).send(_failure(order, error, tail))
 
 
 def _failure(order: RankOrder, group: BaseException, trace: TracebackType | None) -> dict[str, Any]:

@@ -146,6 +146,18 @@ async def test_the_scripts_hook_tells_of_its_exception(
     assert "trained" not in log, "nothing waits for the threads of what has failed"
 
 
+@pytest.mark.e2e
+async def test_a_script_says_why_it_exits(agent: AgentProcess) -> None:
+    """What it gives ``sys.exit`` is in the alert, and in its log as under ``python``."""
+    agent.script("says", 'import sys\nsys.exit("no data at /data")\n')
+    async with agent.client as client:
+        await client.start(agent.start("says", ranks=(0,), world_size=1))
+        [found] = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, "says"), 60, "the rank's end")
+    assert (found.evidence["exit_code"], found.evidence["error_type"]) == (1, "SystemExit")
+    assert found.evidence["message"] == "no data at /data"
+    assert agent.log("says").rstrip().endswith("no data at /data")
+
+
 USES_ITS_OWN = """
 import statistics, html.own, holdfast, torch
 print(statistics.MINE, html.own.MINE, bool(holdfast.Session and torch.ones), flush=True)
