@@ -70,13 +70,14 @@ async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
 
 def _checked(result: Any, command: Command, machine: str) -> dict[str, Any]:
     try:
-        assert isinstance(result, dict)
         json.dumps(result)
-    except (AssertionError, TypeError, ValueError):
-        raise SettingsError(
-            f"{command.name} on {machine} returned {result!r}: expected a JSON object"
-        ) from None
-    return result
+        valid = isinstance(result, dict)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise SettingsError(f"{command.name} on {machine} returned {result!r}: expected a JSON object")
+    checked: dict[str, Any] = result
+    return checked
 
 
 def _not_run(command: Diagnose, machine: str, why: str) -> Finding:

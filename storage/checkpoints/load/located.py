@@ -136,7 +136,8 @@ class Locator:
 
 def _unpickled(content: bytearray) -> Tensor:
     tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    assert isinstance(tensor, Tensor)
+    if not isinstance(tensor, Tensor):
+        raise CheckpointError(f"a {type(tensor).__name__} is saved where a tensor should be")
     return tensor
 
 

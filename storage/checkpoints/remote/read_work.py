@@ -141,7 +141,8 @@ class Work:
         """Hand every item to the planner."""
         for item in self._items:
             try:
-                assert item.missing == 0, f"{item.item} lacks {item.missing} bytes"
+                if item.missing:
+                    raise CheckpointError(f"{item.item} lacks {item.missing} bytes")
                 item.finish(partial(self._verified, self._number[item.file]))
             except FAILURES as error:
                 trouble.append(as_trouble(error, self._source.name))
