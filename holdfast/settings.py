@@ -205,6 +205,17 @@ class Settings(FromEnvironment):
         description="Modules that fork servers load before ranks start, comma separated.",
     )
 
+    @field_validator("home")
+    @classmethod
+    def _home_can_be_written_down(cls, value: Path) -> Path:
+        try:
+            str(value.resolve()).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                "its path has characters that Python cannot read in this locale: set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+            ) from None
+        return value
+
     @field_validator("host")
     @classmethod
     def _host_without_brackets(cls, value: str) -> str:

@@ -147,7 +147,7 @@ def _is_stuck(process: psutil.Process) -> bool:
 
 def _table(folder: Path) -> list[_Entry]:
     """List all live processes of this host, zombies left out; read once, as every read costs microseconds."""
-    wanted = f"\0{ENV_MACHINE_DIR}={folder}\0".encode()
+    wanted = os.fsencode(f"\0{ENV_MACHINE_DIR}={folder}\0")
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [entry for pid in pids if (entry := _entry(pid, wanted))]
 

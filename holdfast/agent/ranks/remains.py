@@ -54,9 +54,9 @@ class Remains:
     ) -> None:
         """``controls`` has the control pages of the machine whose folder is ``folder``."""
         self._groups = groups
-        self._in_environment = f"\0{wire.ENV_CONTROL}={controls}/".encode()
+        self._in_environment = os.fsencode(f"\0{wire.ENV_CONTROL}={controls}/")
         self._in_maps = f"/memfd:{marks.NAME}".encode()
-        self._any_agent = f"\0{ENV_AGENT}={folder}:".encode()
+        self._any_agent = os.fsencode(f"\0{ENV_AGENT}={folder}:")
         self._this_agent = self._any_agent + f"{incarnation}\0".encode()
         self._forks = forks
         self._gone_s = gone_s
