@@ -106,6 +106,7 @@ def _threads_of(kind: str, name: str) -> Iterable[Any]:
 
 def _close(worker: Any) -> Callable[[], object]:
     """Return what closes the pool of a thread, or waits for the thread, where the pool itself is gone."""
-    pool = worker._args[0]()
+    held = getattr(worker, "_args", None)  # not of one that ends just now
+    pool = held[0]() if held else None
     close: Callable[[], object] = worker.join if pool is None else pool.shutdown
     return close
