@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +21,7 @@ from torch import distributed as dist
 
 from holdfast.errors import CheckpointError
 from holdfast.session.kept_groups import keep, keep_the_scripts
-from holdfast.session.looks import pause_s
+from holdfast.session.looks import until
 
 _opened = itertools.count()
 """Groups made in this epoch: all ranks count alike, whatever epochs their processes have seen."""
@@ -236,7 +235,10 @@ class Group:
         return largest
 
     def _complete(self, work: Any, ended: Callable[[float], bool]) -> None:
-        self._took_s = _until(work.is_completed, ended, expected_s=self._took_s)
+        """Look for the end: a thread that waits inside torch when the interpreter ends takes the process with it."""
+        self._took_s = until(work.is_completed, ended, self._took_s, _LONGEST_PAUSE_S)
+        if not work.is_completed():
+            raise CheckpointError("the process ends")
         work.wait()
 
 
@@ -268,18 +270,6 @@ def _largest() -> Any:
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
     return options
-
-
-def _until(done: Callable[[], bool], ended: Callable[[float], bool], *, expected_s: float = 0.0) -> float:
-    """Poll repeatedly: a thread that waits inside torch when the interpreter ends takes the process with it.
-
-    Return seconds waited. ``expected_s``: what it took the last time; see :func:`~holdfast.session.looks.pause_s`.
-    """
-    began = time.monotonic()
-    while not done():
-        if ended(pause_s(time.monotonic() - began, expected_s, _LONGEST_PAUSE_S)):
-            raise CheckpointError("the process ends")
-    return time.monotonic() - began
 
 
 def _mirrored(*values: int) -> list[int]:

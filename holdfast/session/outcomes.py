@@ -13,7 +13,7 @@ from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.counts import Counts
 from holdfast.session.due_calls import DueCalls
-from holdfast.session.looks import pause_s
+from holdfast.session.looks import until
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
 from holdfast.session.rank_reporter import RankReporter
@@ -157,10 +157,7 @@ class Outcomes:
 
     def _wait_for_copy(self) -> None:
         """Look for the peer's copy until it is there."""
-        began = time.monotonic()
-        while not self._boundary.has_copy() and not self.background.ended():
-            time.sleep(pause_s(time.monotonic() - began, self._copy_s, LONGEST_PAUSE_S))
-        self._copy_s = time.monotonic() - began
+        self._copy_s = until(self._boundary.has_copy, self.background.ended, self._copy_s, LONGEST_PAUSE_S)
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self.agenda.take(result)

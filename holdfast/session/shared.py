@@ -41,8 +41,7 @@ def in_one(told: Told | None) -> str:
 def share_alike(tree: StateTree, told: Told | None) -> None:
     """Do what :func:`share_equal` does where all ranks report the same as this one; no exchange."""
     if told is not None:
-        everyone = frozenset(range(dist.get_world_size()))
-        settle(tree.placing, told, dict.fromkeys(told, everyone), set(), dist.get_rank())
+        _settle_on_all(tree, told, set())
         tree.forget()
 
 
@@ -59,11 +58,11 @@ def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
     """
     if told is None:
         return
-    names, everyone = sorted(told), frozenset(range(dist.get_world_size()))
+    names = sorted(told)
     if all(group.same([_name_of(names)])):
         equal = group.same([told[name] for name in names])
         unequal = {name for name, same in zip(names, equal, strict=True) if not same}
-        settle(tree.placing, told, dict.fromkeys(names, everyone), unequal, dist.get_rank())
+        _settle_on_all(tree, told, unequal)
     else:  # pipeline stages have buffers of their own
         union, holders, unequal = compared(_everywhere(told))
         # Where one rank has a large tensor another may have a plain value of the same name.
@@ -71,6 +70,12 @@ def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
         taken = _everywhere(single & tree.names - told.keys())
         settle(tree.placing, union, holders, unequal.union(*taken), dist.get_rank())
     tree.forget()
+
+
+def _settle_on_all(tree: StateTree, told: Told, unequal: set[str]) -> None:
+    """Settle what all ranks hold under the same names."""
+    everyone = frozenset(range(dist.get_world_size()))
+    settle(tree.placing, told, dict.fromkeys(told, everyone), unequal, dist.get_rank())
 
 
 def _everywhere(mine: Any) -> list[Any]:

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from holdfast.deployments.gateway.detectors.stacks import StackHistory, StackReader
 from holdfast.deployments.gateway.detectors.vitals import VitalSigns
@@ -21,6 +22,8 @@ from holdfast.models.job import Job, JobState
 from holdfast.policies.detect import hang
 from holdfast.policies.detect.hang_facts import HangFacts, Learned, facts
 
+Sample = TypeVar("Sample", bound=tuple[float, ...])
+"""A time, and what was measured then."""
 SAMPLE_S = 3.0
 """Processor use is taken over so long."""
 LATE_S = 3.0
@@ -57,14 +60,12 @@ class _History:
     def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
         """Take the rank's state of a heartbeat made at ``at``."""
         self.cpu.append((at, state.cpu_s))
-        while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
-            self.cpu.popleft()
+        _drop_older(self.cpu, at)
         if state.children_cpu_s or state.io_bytes:
             self.work.append((at, state.children_cpu_s, float(state.io_bytes)))
         else:
             self.work.clear()
-        while len(self.work) > 2 and at - self.work[1][0] >= SAMPLE_S:
-            self.work.popleft()
+        _drop_older(self.work, at)
         self.stopped_since = _since(self.stopped_since, state.process_state.startswith("T"), at)
         self.blocked_since = _since(self.blocked_since, state.process_state.startswith("D"), at)
         self._gap(state, exempt)
@@ -72,12 +73,11 @@ class _History:
 
     def work_before(self) -> tuple[float, float, float] | None:
         """Return the oldest sample of ``work``, if it is old enough to compare with; None when there is none yet."""
-        return self.work[0] if self.work and self.work[-1][0] - self.work[0][0] >= SAMPLE_S / 2 else None
+        return _to_compare_with(self.work)
 
     def earlier(self) -> tuple[float, float] | None:
         """Return the oldest sample, if it is old enough to compare with; None when there is none yet."""
-        oldest, newest = self.cpu[0], self.cpu[-1]
-        return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
+        return _to_compare_with(self.cpu)
 
     def wake(self, state: RankState, at: float, late_s: float) -> float:
         """Return, before the heartbeat of ``at`` is taken, for how long machine or host stood still; 0: it is not late.
@@ -114,6 +114,15 @@ class _Standstill:
     """Steps that the first rank that woke had done."""
     at: float
     """By a clock that is never set."""
+
+
+def _drop_older(samples: deque[Sample], at: float) -> None:
+    while len(samples) > 2 and at - samples[1][0] >= SAMPLE_S:
+        samples.popleft()
+
+
+def _to_compare_with(samples: deque[Sample]) -> Sample | None:
+    return samples[0] if samples and samples[-1][0] - samples[0][0] >= SAMPLE_S / 2 else None
 
 
 def _since(before: float | None, now_so: bool, at: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,11 @@ async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
 
 
 def _checked(result: Any, command: Command, machine: str) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         json.dumps(result)
-        valid = isinstance(result, dict)
-    except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        raise SettingsError(f"{command.name} on {machine} returned {result!r}: expected a JSON object")
-    checked: dict[str, Any] = result
-    return checked
+        if isinstance(result, dict):
+            return result
+    raise SettingsError(f"{command.name} on {machine} returned {result!r}: expected a JSON object")
 
 
 def _not_run(command: Diagnose, machine: str, why: str) -> Finding:
