@@ -16,9 +16,10 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.deployments.local import prefect_server
 
 # A cursor becomes garbage while its connection waits for the lock that a transaction of this loop holds. Then comes
-# enough garbage for an automatic collection.
+# enough garbage for an automatic collection of all generations: the cursor may have grown old on the way. With the
+# modules frozen the collector knows of few old objects, so it does not put that off.
 SCRIPT = """
-import asyncio, os, sys, threading
+import asyncio, gc, os, sys, threading
 import aiosqlite
 from holdfast.deployments.local import prefect_server
 
@@ -33,6 +34,9 @@ async def main(path):
     await holder.execute("pragma journal_mode=wal")
     # As usual the loop stands still until it is over; aside nothing does, however late the other thread is.
     await waiter.execute(f"pragma busy_timeout={60_000 if sys.argv[2] == 'aside' else 3000}")
+    gc.collect()
+    gc.freeze()
+    gc.collect()
     garbage = Garbage(await waiter.execute("select 1 union select 2"))
     await garbage.held.fetchone()
     await holder.execute("begin immediate")
@@ -43,7 +47,7 @@ async def main(path):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     del garbage
-    for _ in range(100_000):
+    for _ in range(200_000):
         Garbage()
     await holder.execute("commit")
     try:
