@@ -19,14 +19,13 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import tls
-from holdfast.deployments.local import prefect_database
+from holdfast.deployments.local import busy_database, prefect_database
 from holdfast.guarded_http import HEAD_S, guarded
 from holdfast.listen import KEEP_ALIVE_S, handed_over
 from holdfast.settings import Settings
@@ -35,13 +34,6 @@ YOUNG_EVERY_S = 1.0
 _BACKLOG = 2048
 _FIRST_WORD = 2
 """Number of a stream's first message after the one that opened it."""
-_BUSY, _SOON = 503, b"0.2"
-_AT_ONCE_S = 1.0
-"""An answer that took longer comes after a wait in the database."""
-_CALM_S = 1.0
-"""Longest time between two answers of a busy database that have to do with each other."""
-_SOON_FOR_S = 0.35
-"""So long after the first of them clients ask again soon: twice. They ask six times in all."""
 ALL_EVERY = 60
 """Number of rounds after which old objects are collected too."""
 
@@ -75,7 +67,7 @@ def serve_guarded(settings: Settings) -> None:
 
     def run_guarded(app: ASGIApp, **options: Any) -> None:
         config = uvicorn.Config(
-            again_soon(first_word_soon(app)),
+            busy_database.repeat_while_busy(first_word_soon(app)),
             http=guarded(),
             ssl_context_factory=None if context is None else lambda _config, _default: context,
             **patient({name: value for name, value in options.items() if name != "app_dir"}),
@@ -129,35 +121,6 @@ def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
                 return {"type": "websocket.disconnect", "code": 1008}
 
         await app(scope, bounded, send)
-
-    return served
-
-
-def again_soon(app: ASGIApp, now: Callable[[], float] = time.monotonic) -> ASGIApp:
-    """Wrap ``app`` to have clients ask again soon where the database was busy for a moment; else they wait for 2 s.
-
-    A transaction on SQLite that reads first cannot write once another one has written: Prefect answers 503 at once. One
-    who asks again is answered. Where such answers go on, or came after a wait, clients' own growing pauses hold.
-    """
-    busy: dict[str, tuple[float, float]] = {}
-    """Path -> when such answers began, and when the last one was given."""
-
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        asked_at = now()
-
-        async def hinted(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == _BUSY:
-                at = now()
-                for path, (_, last_at) in list(busy.items()):
-                    if at - last_at >= _CALM_S:
-                        del busy[path]
-                began_at, _ = busy.get(scope["path"], (at, at))
-                busy[scope["path"]] = began_at, at
-                if at - asked_at < _AT_ONCE_S and at - began_at < _SOON_FOR_S:
-                    message["headers"] = [*message["headers"], (b"retry-after", _SOON)]
-            await send(message)
-
-        await app(scope, receive, hinted)
 
     return served
 

@@ -113,38 +113,3 @@ def test_idle_connections_are_kept_for_longer_than_clients_keep_them() -> None:
     assert (found := re.search(r"keepalive_expiry=(\d+)", sent)), "Prefect's client has another way to say it"
     assert kept_s > int(found[1])
     assert prefect_server.patient({"timeout_keep_alive": 900}) == {"timeout_keep_alive": 900}
-
-
-async def test_a_database_that_is_busy_for_a_moment_is_asked_again_soon() -> None:
-    """Not when its answers go on, nor when one came late; no other answer has a word about it."""
-    at, took_s, status = [0.0], 0.0, 503
-    told: list[Message] = []
-
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        at[0] += took_s
-        await send({"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]})
-
-    async def heard(message: Message) -> None:
-        told.append(message)
-
-    served = prefect_server.again_soon(app, lambda: at[0])
-
-    async def hint(path: str = "/api/flow_runs/") -> str:
-        await served({"type": "http", "path": path}, asyncio.Queue[Message]().get, heard)
-        return dict(told.pop()["headers"]).get(b"retry-after", b"").decode()
-
-    assert await hint() == "0.2"
-    at[0] += 0.2
-    assert await hint() == "0.2"
-    for pause_s in (0.2, 0.5, 0.9):
-        at[0] += pause_s
-        assert not await hint(), "it goes on"
-    assert await hint("/api/deployments/") == "0.2", "it is another's"
-    at[0] += 1.1
-    assert await hint() == "0.2"
-    at[0] += 5.0
-    took_s = 10.0
-    assert not await hint(), "others wait in the database for as long"
-    status, took_s = 500, 0.0
-    at[0] += 5.0
-    assert not await hint()
