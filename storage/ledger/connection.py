@@ -247,8 +247,11 @@ def _prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def began(connection: SqlConnection) -> None:
-        write = connection.get_execution_options().get("holdfast_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        if connection.get_execution_options().get("holdfast_write", False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:  # takes no lock yet, so there is no error to translate: half of all statements are this one
+            raw: Any = connection.connection.driver_connection
+            raw.execute("BEGIN")
 
 
 @contextmanager

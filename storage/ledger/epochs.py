@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from holdfast.errors import UnknownError
@@ -16,6 +16,16 @@ from holdfast.storage.ledger.schema import EpochRow, JobRow, StretchRow
 
 STRETCH_S = 300.0
 """The most that a stretch of steps lasts; within one, steps count as evenly spaced."""
+# Built once: each step that a job reports runs them.
+_NEWEST = (
+    select(StretchRow)
+    .where(StretchRow.job == bindparam("job"), StretchRow.epoch == bindparam("epoch"))
+    .order_by(StretchRow.id.desc())
+    .limit(1)
+)
+_REACHED = select(func.max(EpochRow.last_step)).where(
+    EpochRow.job == bindparam("job"), EpochRow.epoch < bindparam("epoch")
+)
 
 
 class Epochs(Connection):
@@ -150,8 +160,7 @@ def _furthest() -> Select[tuple[str, int]]:
 def _stretch(session: Session, row: EpochRow, first: int | None, begun_at: float, stall_s: float) -> None:
     """Extend the epoch's newest stretch, or begin another: each is short enough to be taken as even."""
     step, at = row.last_step or 0, row.last_step_at or 0.0
-    mine = (StretchRow.job == row.job) & (StretchRow.epoch == row.epoch)
-    newest = session.scalars(select(StretchRow).where(mine).order_by(StretchRow.id.desc()).limit(1)).first()
+    newest = session.scalars(_NEWEST, {"job": row.job, "epoch": row.epoch}).first()
     if newest is not None and at - newest.begun_at <= STRETCH_S and not _new_ground(session, newest, step):
         newest.last_step, newest.ended_at, newest.stall_s = step, at, newest.stall_s + stall_s
         return
@@ -170,8 +179,7 @@ def _stretch(session: Session, row: EpochRow, first: int | None, begun_at: float
 
 def _new_ground(session: Session, newest: StretchRow, step: int) -> bool:
     """Return whether the stretch repeated steps that an older epoch had done, and ``step`` is beyond those."""
-    older = (EpochRow.job == newest.job) & (EpochRow.epoch < newest.epoch)
-    reached = session.scalar(select(func.max(EpochRow.last_step)).where(older)) or 0
+    reached = session.scalar(_REACHED, {"job": newest.job, "epoch": newest.epoch}) or 0
     return newest.last_step <= reached < step
 
 

@@ -21,6 +21,10 @@ from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.schema import IncidentRow, JobRow, MachineRow, StateChangeRow
 
 REPLACED = "the job was submitted again"
+_FIELDS = tuple(Job.model_fields)
+_ALL: Select[Any] = select(JobRow.name, *(getattr(JobRow, field) for field in _FIELDS)).order_by(
+    JobRow.submitted_at, JobRow.name
+)
 
 
 class _Look(NamedTuple):
@@ -91,15 +95,13 @@ class Jobs(Connection):
         Those whose row is as it was at the last look are the same objects: a ledger of years has thousands of them, and
         the gateway looks twice a second.
         """
-        fields = tuple(Job.model_fields)
-        query: Select[Any] = select(JobRow.name, *(getattr(JobRow, field) for field in fields))
         with self._look() as view:
-            rows = view.execute(query.order_by(JobRow.submitted_at, JobRow.name)).tuples().all()
+            rows = view.execute(_ALL).tuples().all()
         before, known = self._looked_at, dict[str, _Look]()
         for name, *values in rows:
             look = before.get(name)
             if look is None or look.values != values:
-                look = _Look(values, Job.model_validate(dict(zip(fields, values, strict=True))))
+                look = _Look(values, Job.model_validate(dict(zip(_FIELDS, values, strict=True))))
             known[name] = look
         self._looked_at = known
         return [look.job for look in known.values()]

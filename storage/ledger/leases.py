@@ -150,9 +150,10 @@ class Leases(Connection):
     def write_only_while_leading(self, holder: str, name: str = GATEWAY) -> None:
         """From now on every write through this object fails once another leads: one that was asleep cannot act."""
 
+        # Shared: writers do not wait for one another, but a gateway that wants to lead waits for them.
+        query = select(LeaderRow.holder).where(LeaderRow.name == name).with_for_update(read=True)
+
         def guard(session: Session) -> None:
-            # Shared: writers do not wait for one another, but a gateway that wants to lead waits for them.
-            query = select(LeaderRow.holder).where(LeaderRow.name == name).with_for_update(read=True)
             leading = session.scalars(query).first()
             if leading != holder:
                 raise UnavailableError(f"{name} {holder} does not lead: {leading or 'no gateway'} does")

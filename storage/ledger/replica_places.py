@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from holdfast.models.roles import PlacesOfJob, RoleTime
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import MetaRow
 
 _TIMES = TypeAdapter(dict[str, RoleTime])
+
+_TOLD = select(MetaRow.value).where(MetaRow.key == bindparam("key"))
 
 
 class Places(Connection):
@@ -47,4 +49,4 @@ class Places(Connection):
 
     def _told(self, key: str) -> str | None:
         with self._look() as view:
-            return view.scalar(select(MetaRow.value).where(MetaRow.key == key))
+            return view.scalar(_TOLD, {"key": key})
