@@ -15,6 +15,7 @@ from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.deployments.gateway.api import agents
 from holdfast.deployments.gateway.fleet.roles import Roles
+from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.runs.stillness import RunStillness
 from holdfast.errors import UnavailableError
@@ -219,6 +220,16 @@ def moves_stop_only_who_stays() -> Iterator[None]:
         yield
 
 
+def attempts_share_a_lease() -> contextlib.AbstractContextManager[Any]:
+    """As those would that are called alike."""
+    return patch("holdfast.tasks.lease.lease_holder", lambda: "one")
+
+
+def silence_is_that_of_a_name() -> contextlib.AbstractContextManager[Any]:
+    """Whatever has it by now."""
+    return patch.object(CorrelationWindow, "still_gone", lambda self, _: frozenset(self.unreachable))
+
+
 CONTROLS = {
     "a ledger that is away ends healthy ranks": Control(
         heartbeats_wait_for_the_ledger,
@@ -330,6 +341,27 @@ CONTROLS = {
         moves_stop_only_who_stays,
         "one epoch",
         (Fault(1.0, "person_moves", "m1"),),
+    ),
+    "an attempt wakes that the next one took over from, and goes back on its move": Control(
+        attempts_share_a_lease,
+        "nothing twice",
+        (
+            Fault(0.24, "person_moves", "m0", amount=0.453),
+            Fault(2.17, "cut_machine_from_machines", "m2", for_s=11.0),
+            Fault(5.99, "run_pause", for_s=15.43, nth=30),
+        ),
+        seed=40601,
+        shape=Shape(kept=True),
+    ),
+    "a machine that restarted goes for the silence of its former life": Control(
+        silence_is_that_of_a_name,
+        "no innocent evicted",
+        (
+            Fault(0.55, "ledger_slow", for_s=10.94, amount=0.477),
+            Fault(0.63, "machine_reboot", "m1", for_s=4.83),
+        ),
+        seed=40341,
+        shape=Shape(roles=True, elastic=True),
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,

@@ -112,7 +112,7 @@ def patched(site: Site) -> Iterator[None]:
         (time, "time", wall),
         (time, "monotonic", lambda: scheduler.now),
         (os, "getpid", lambda: _PID),
-        (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers))),
+        (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 96 | 1)),
         ("holdfast.agent.client.httpx", "AsyncClient", client),
         ("holdfast.agent.ranks.jobs", "Watched", lambda process, *_: process),
         ("holdfast.agent.ranks.jobs", "stop", runs.stop),

@@ -273,7 +273,7 @@ class Correlator:
             job=job,
             now=now,
             heard_at=settling.detected_at,
-            unreachable=frozenset(settling.unreachable),
+            unreachable=settling.still_gone(self._site.fleet.machines),
             doubtful=self._site.silent(job.machines),
             doubt_s=max([self._site.lease_s, *map(self._site.lease_of, self._site.fleet.of_job(job))]),
             ended=tuple(self.ended(job)),

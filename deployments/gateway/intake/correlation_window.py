@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.models.alert import Alert
+from holdfast.models.machine import Machine
 from holdfast.policies.classify.importance import Importance
 
 PER_JOB = 256
@@ -18,8 +20,8 @@ class CorrelationWindow:
     alerts: dict[str, Alert] = field(default_factory=dict)
     until: float = 0.0
     """Decide again at this time at the latest (gateway's clock)."""
-    unreachable: set[str] = field(default_factory=set)
-    """Machines whose agent was probed and did not answer."""
+    unreachable: dict[str, str] = field(default_factory=dict)
+    """Machines whose agent was probed and did not answer, each with the incarnation that was probed."""
     probe_at: float | None = 0.0
     """Probe the job's agents from this time on; None while that is done."""
 
@@ -30,6 +32,11 @@ class CorrelationWindow:
     def full(self) -> bool:
         """Whether there is room only for an alert that weighs more than one that is here."""
         return len(self.alerts) >= PER_JOB
+
+    def still_gone(self, machines: Mapping[str, Machine]) -> frozenset[str]:
+        """Return those that did not answer and are as they were asked: one that registered again is there."""
+        present = {name: machine.incarnation for name, machine in machines.items()}
+        return frozenset(name for name, life in self.unreachable.items() if present.get(name, life) == life)
 
     def add(self, alert: Alert, weight: Importance) -> bool:
         """Take an alert; False when it is known or there is no room. One that weighs more displaces the least one."""

@@ -40,16 +40,17 @@ class DeadSearch:
 
     async def _probe(self, job: Job, settling: CorrelationWindow) -> None:
         machines = self._site.fleet.machines
-        asked = [machines[name] for name in job.machines if name in machines]
+        asked = {name: machines[name] for name in job.machines if name in machines}
         doubtful = self._site.silent(job.machines)
-        probes = await probe_all(self._prober, [one for one in asked if one.state in WATCHED])
+        probes = await probe_all(self._prober, [one for one in asked.values() if one.state in WATCHED])
         for probe in probes:
             if probe.alive:
                 self._site.fleet.answered(probe.machine, self._site.clock.now())
         if self._site.silent(job.machines) < doubtful:
             settling.until = min(settling.until, self._site.clock.now())  # less is waited for
         dead = [probe for probe in probes if not probe.alive and probe.sure]
-        settling.unreachable.update(probe.machine for probe in dead)
+        # Not of what bears its name by now: one that restarted meanwhile is there.
+        settling.unreachable |= {probe.machine: asked[probe.machine].incarnation for probe in dead}
         for probe in dead:
-            await self._lost(machines[probe.machine], probe.detail, peers=True)
+            await self._lost(asked[probe.machine], probe.detail, peers=True)
         settling.probe_at = self._site.clock.now() + PROBE_AGAIN_S
