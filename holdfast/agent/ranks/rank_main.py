@@ -74,7 +74,7 @@ def bootstrap(
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         os._exit(1)  # the fork server died before the line above
-    os.setpgid(0, 0)
+    os.setsid()  # as under torchrun
     os.nice(NICE)
     if environment is not None:
         _adopt(environment)
