@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.policies.classify.boxed import BOXED, START, unboxed
 from holdfast.policies.classify.lived_on import handled, plain, recent
 from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
+from holdfast.policies.classify.wrapped import rejoined
 
 _IGNORED = "Exception ignored "
 """Begins the line before a traceback that nothing came of: of a finalizer, mostly while the process ends."""
@@ -102,8 +103,8 @@ GRAVITY: Mapping[str, int] = {
 
 
 def unprefixed(log: str) -> str:
-    """Return the log without colours, and without what launchers put before each line."""
-    return _PREFIX.sub("", plain(log))
+    """Return the log without colours, without what launchers put before each line, and without a console's breaks."""
+    return rejoined(_PREFIX.sub("", plain(log)))
 
 
 def without_boxes(log: str) -> str:
