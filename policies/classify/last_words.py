@@ -40,9 +40,11 @@ _MORE = re.compile(
     r"\n(?:(?:nccl\w{1,30}(?:Error|Usage|Argument)|Last error|\[ERROR\]|E[A-Z]\d{4}):?.*(?:\n|$))+.*"
     r"|\n(?:\t\w{1,40}: .*\n){1,20}The \w{1,20} is dead because .*"
     rf"|\n{re.escape(START)} \(RANK \d[\s\S]{{1,12000}}"
+    r"|(?:(?<=up to see its traceback\):)|(?<=up to see its traceback\):\r))"
+    r"(?:\n.*look up to see its traceback\):\r?)*\n.+"
 )
 """NCCL's, HCCL's and Ray's reason is in the lines after the exception's own, and so are the tracebacks that torch's
-checkpoints quote of the ranks that failed."""
+checkpoints quote of the ranks that failed, and why transformers' modules are not imported."""
 _QUOTED = " (RANK "
 _LAUNCHER = re.compile(
     r"^(?:\w+\.)*(?:ChildFailedError\b|CalledProcessError: Command .{0,3}(?:\S{0,300}/)?"

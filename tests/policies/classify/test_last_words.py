@@ -233,3 +233,16 @@ def test_the_reason_that_ray_gives_is_read() -> None:
     for found in (alone, last_words.behind(last_words.from_log(behind))):
         assert found is not None
         assert (found.pattern.name, found.pattern.cascade) == ("ray_node_lost", True)
+
+
+def test_why_a_module_of_transformers_is_not_imported_is_read() -> None:
+    """Below the exception's own line, and below that of the import it failed in."""
+    told = "because of the following error (look up to see its traceback):\n"
+    log = (
+        f"Traceback (most recent call last):\nRuntimeError: Failed to import trl.trainer.gkd_trainer {told}"
+        f"Failed to import transformers.modeling_utils {told}/opt/lib/flash_attn.so: undefined symbol: _ZN3c10\n"
+    )
+    for text in (log, log.replace(f"Failed to import transformers.modeling_utils {told}", "")):
+        found = last_words.match_exception(last_words.from_log(text))
+        assert found is not None
+        assert found.pattern.name == "library_mismatch"
