@@ -37,6 +37,7 @@ _ASKS = {
 """Request by the action of the Xid catalogue; the other actions ask nothing of a machine."""
 _OF_HOSTS = {
     "gsp_timeout": Ask.RESET_GPU,
+    "gpu_wedged": Ask.RESET_GPU,
     "nvlink_undetected": Ask.RESET_GPU,
     "machine_check": Ask.HANDS,
     "host_memory_error": Ask.HANDS,

@@ -74,6 +74,7 @@ def test_the_gravest_that_the_verdict_names_is_asked(alerts: list[Alert], asks: 
     ("check", "asks"),
     [
         ("gsp_timeout", Ask.RESET_GPU),
+        ("gpu_wedged", Ask.RESET_GPU),
         ("nvlink_undetected", Ask.RESET_GPU),
         ("machine_check", Ask.HANDS),
         ("disk_errors", Ask.HANDS),
