@@ -46,6 +46,7 @@ BASE = {
     "guarded_http",
     "refusal",
     "durable",
+    "descriptors",
     "failpoint",
     "bounded_pickle",
     "holdfast",

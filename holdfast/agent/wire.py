@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import mmap
 import os
 import socket
@@ -20,7 +21,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from holdfast import private
+from holdfast.descriptors import Opened
 from holdfast.errors import UnavailableError
+
+_log = logging.getLogger(__name__)
 
 # Environment of a rank under an agent, beside torchrun's own (RANK, WORLD_SIZE, MASTER_ADDR, ...).
 ENV_JOB = "HOLDFAST_JOB"
@@ -164,18 +168,33 @@ class Sender:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._open()
+
+    def _open(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._opened = Opened.at(self._socket.fileno())
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send one message; False when the agent is away or busy."""
         data = _encoded(message)
         try:
+            if not self._opened.is_open():
+                self._open_again()
             self._socket.send(data)
         except BlockingIOError:
             return False
         except OSError:  # not connected yet, or to an agent that is gone
             return self._send_anew(data)
         return True
+
+    def _open_again(self) -> None:
+        """Open a socket in place of one that was closed; nothing is sent to what has its number now."""
+        self._socket.detach()
+        self._open()
+        _log.warning(
+            "this rank's socket to its agent was closed, as os.closerange does with all that a process has open: "
+            "another one is opened"
+        )
 
     def _send_anew(self, data: bytes) -> bool:
         try:

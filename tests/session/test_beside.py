@@ -55,3 +55,25 @@ def test_any_name_of_a_file_reaches_the_agent(tmp_path: Path, text: str) -> None
         agent.bind(str(tmp_path / "s"))
         assert Sender(str(tmp_path / "s")).send({"t": "saved", "path": text, "s": 0.1, "loss": None})
         assert json.loads(agent.recv(65536)) == {"t": "saved", "path": text, "s": 0.1, "loss": None}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_socket_that_the_script_closed_is_opened_again(tmp_path: Path, *, taken: bool) -> None:
+    """``os.closerange`` spares no descriptor; what has the number by now is sent nothing, and is not closed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
+        agent.bind(str(tmp_path / "s"))
+        agent.settimeout(5)
+        sender = Sender(str(tmp_path / "s"))
+        assert sender.send({"t": "step", "step": 1})
+        number = sender._socket.fileno()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        with ours, theirs:
+            os.close(number)
+            if taken:
+                os.dup2(ours.fileno(), number)
+            assert sender.send({"t": "step", "step": 2})
+            assert [json.loads(agent.recv(65536))["step"] for _ in range(2)] == [1, 2]
+            if taken:
+                with pytest.raises(BlockingIOError):
+                    theirs.recv(1)
+                os.close(number)

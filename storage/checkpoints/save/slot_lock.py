@@ -14,8 +14,10 @@ import os
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from weakref import WeakValueDictionary
 
+from holdfast.descriptors import Opened
 from holdfast.storage.checkpoints.save.buffers import EPOCH_AT
 
 _EPOCH = struct.Struct("<Q")
@@ -44,6 +46,13 @@ class LockedMap(mmap.mmap):
 
     def __del__(self) -> None:
         self.unpin()
+        lock: Lock | None = getattr(self, "lock", None)  # none where it could not be mapped
+        if lock is not None and not lock.is_open():
+            _left.append(self)
+
+
+_left: list[LockedMap] = []
+"""Kept until the process ends: it would close the number of a descriptor that it has no more."""
 
 
 class Lock:
@@ -51,14 +60,24 @@ class Lock:
 
     def __init__(self, descriptor: int) -> None:
         """Of the file that ``descriptor``, which is locked, has open."""
-        self._descriptor = os.dup(descriptor)
+        self._opened = Opened.at(os.dup(descriptor))
 
-    def is_shared(self) -> bool:
-        """Return whether the file has another name than its own (it is lent), or none any more."""
-        return os.fstat(self._descriptor).st_nlink != 1
+    def is_open(self) -> bool:
+        """Return whether its descriptor was left open; without, it lasts as long as the first mapping."""
+        return self._opened.is_open()
+
+    def is_shared(self, path: Path) -> bool:
+        """Return whether its file has another name than ``path`` (it is lent), or not that one any more."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return True
+        here = (found.st_dev, found.st_ino) == (self._opened.device, self._opened.inode)
+        return not here or found.st_nlink != 1
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        if self.is_open():
+            os.close(self._opened.descriptor)
 
 
 _locks: WeakValueDictionary[tuple[int, int], Lock] = WeakValueDictionary()

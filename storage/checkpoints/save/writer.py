@@ -277,7 +277,7 @@ class ShardWriter:
 
     def _slot(self, path: Path) -> _Slot:
         slot = self._slots.get(path)
-        if slot is None or slot.buf.lock.is_shared():
+        if slot is None or slot.buf.lock.is_shared(path):
             if slot is not None:
                 slot.buf.unpin()
             buf = slot_files.create_locked(path, self.file_nbytes, self.owner.epoch)
