@@ -11,6 +11,18 @@ from pydantic import SecretStr
 from holdfast import durable, plugins
 from holdfast.settings import FromEnvironment, Settings, read
 
+UP_LOCK = "up.lock"
+"""The file that one ``up`` of a folder has locked at a time."""
+
+
+def is_unfinished(settings: Settings) -> bool:
+    """Return whether ``up`` was tried in this folder and never succeeded, so that its gateway's address is not known.
+
+    At the default one may be another site's.
+    """
+    tried = (settings.home / UP_LOCK).exists() and not (settings.home / "settings.env").exists()
+    return tried and not settings.model_fields_set & {"gateway_url", "host", "port"}
+
 
 def remember(settings: Settings) -> None:
     """Write the values that were set explicitly, over those of an earlier ``up``; other lines stay.

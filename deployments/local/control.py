@@ -133,7 +133,7 @@ def down(where: Settings | Path, progress: Progress = print, *, keep_machines: b
 def _alone(home: Path, progress: Progress) -> Iterator[None]:
     """Keep every other ``up`` of this folder waiting: two would start all of it twice, and each end the other's."""
     private.folder(home, or_roots=True)
-    with open(home / "up.lock", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
+    with open(home / envfile.UP_LOCK, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 
 from holdfast import redact, secret, tls
-from holdfast import settings as settings_module
+from holdfast.cli import context
 from holdfast.cli.doctor_check import DoctorCheck
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnavailableError
 from holdfast.listen import takes_connections
 from holdfast.paths import SHM
 from holdfast.settings import Settings
@@ -32,8 +32,8 @@ def run_all() -> list[DoctorCheck]:
     results = [python(), torch(), *site_checks.prefect(), shared_memory(), py_spy(), site_checks.nvml()]
     results += site_checks.plug_ins()
     try:
-        settings = settings_module.load()
-    except SettingsError as error:
+        settings = context.of_site()
+    except (SettingsError, UnavailableError) as error:
         return [*results, DoctorCheck(name="project", ok=False, found="none here", advice=str(error))]
     running = services(settings)
     results += [disk(settings), secret_file(settings), *running, site_checks.clock(settings)]

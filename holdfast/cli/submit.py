@@ -43,7 +43,7 @@ def submit(
     job_code.check_scripts(code, spec)
     if wrong := no_start(spec):
         raise SettingsError(f"job file {job_file}: {wrong}")
-    settings = context.settings()
+    settings = context.of_site()
     with Gateway.open(settings) as gateway:
         refuse_running(gateway, spec.name)
         if former := former_step(gateway, spec.name):

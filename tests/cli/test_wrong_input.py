@@ -12,6 +12,7 @@ import pytest
 from holdfast.client import job_code
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
+from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli, Result
 from tests.cli.fake_gateway import FakeGateway
 from tests.e2e.waiting import free_ports
@@ -88,6 +89,20 @@ def test_a_home_that_cannot_be_made(cli: Cli, home: str, reason: str) -> None:
 def test_gateway_not_running(cli: Cli) -> None:
     """The port that nobody listens on is named, and how to start it."""
     refused(cli("status"), "no gateway answers at http://127.0.0.1:1", "`holdfast up`")
+
+
+@pytest.mark.parametrize("command", [["status"], ["submit", "job.yaml"], ["incidents"]])
+def test_after_an_up_that_failed_no_other_site_is_asked(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Its port is not known, and at the default one may be another site, which would be sent the secret."""
+    write_job()
+    monkeypatch.delenv("HOLDFAST_GATEWAY_URL", raising=False)
+    home = project / HOME_NAME
+    (home / "settings.env").unlink()
+    (home / "up.lock").touch()
+    refused(cli(*command), f"no site runs in {home}: `holdfast up` failed there", "Run it again")
+    assert "no site runs" in cli("doctor").out.replace("\n", " ")
 
 
 def test_wrong_secret(cli: Cli, gateway: FakeGateway) -> None:
