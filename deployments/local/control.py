@@ -144,20 +144,26 @@ def _alone(home: Path, progress: Progress) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Have SIGTERM end this process by an exception, as Ctrl-C does: the default would leave half a site behind."""
+    """Have signals end this process by an exception, as Ctrl-C does: the default would leave half a site behind.
+
+    SIGTERM, and SIGHUP, when its terminal is closed, unless that is ignored (``nohup``).
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # no other thread may handle signals
         return
+    heeded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
 
     def end(number: int, _frame: object) -> None:
-        signal.signal(number, lambda *_: None)  # a second one does not end the cleaning up
+        for each in heeded:
+            signal.signal(each, lambda *_: None)  # a second one does not end the cleaning up
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {each: signal.signal(each, end) for each in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+        for each, was in before.items():
+            signal.signal(each, was if was is not None else signal.SIG_DFL)
 
 
 def _more_machines(home: Path, machines: int, progress: Progress, port: int | None) -> Settings:

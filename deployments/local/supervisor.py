@@ -1,8 +1,8 @@
 """``python -m holdfast.deployments.local.supervisor --home HOME``: keeps the embedded services alive.
 
 A service that ends is restarted, at once the first time, then at growing delays (up to 10 s) until it has lived
-for a while. SIGTERM stops all of them, last started first, in bounded time. They get SIGTERM from the kernel
-should the supervisor itself be killed, so that none is left behind.
+for a while. SIGTERM stops all of them, last started first, in bounded time; SIGHUP none. They get SIGTERM from the
+kernel should the supervisor itself be killed, so that none is left behind.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ async def supervise(services: list[Service], home: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP changes nothing here")
     keepers = [Keeper(service, home) for service in services]
     tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
     await stop.wait()

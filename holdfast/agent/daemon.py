@@ -222,6 +222,8 @@ class Agent(Commands):
         http = QuietHttp(config)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, http.end)
+        # As for other daemons: it must not end ranks. Not ignored, which what is started here would inherit.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP changes nothing here")
         self._write_card()
         serving = asyncio.create_task(http.serve(sockets=[self._socket]))
         watching = (self._speak(), self._inspector.run(), self._rank_logs.run(), self._lease.run())

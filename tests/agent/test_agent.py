@@ -92,6 +92,18 @@ async def test_a_killed_rank_is_reported_at_once(agent: AgentProcess, gateway: F
     assert len(gateway.alerts(AlertKind.RANK_EXIT, "kill")) == 1  # the fenced one raised none
 
 
+async def test_sighup_ends_no_rank(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """As for other daemons, of which it has some read their settings again; ranks have its default."""
+    agent.script("hup", "import signal\nprint(signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)\n" + SLEEP)
+    async with agent.client as client:
+        await client.start(agent.start("hup"))
+        until(lambda: "True" in agent.log("hup"))
+        agent.process.send_signal(signal.SIGHUP)
+        assert await client.fence(fence(agent, "hup")) == [0, 1]
+    assert agent.process.poll() is None
+    assert gateway.alerts(AlertKind.RANK_EXIT, "hup") == []
+
+
 async def test_an_uncaught_exception_names_the_users_line(agent: AgentProcess, gateway: FakeGateway) -> None:
     """Traceback, type and the deepest frame in the job's code travel with the alert."""
     agent.script("bug", "import json\ndef work():\n    json.dumps({}, indent=object())\nwork()\n")

@@ -94,31 +94,42 @@ def test_an_up_that_fails_ends_only_the_machines_that_it_started(
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="no other thread handles signals"
 )
-def test_an_up_that_gets_sigterm_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_up_that_gets_a_signal_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """As on Ctrl-C; a second one, while it cleans up, changes nothing; afterwards SIGTERM is what it was."""
+    """As on Ctrl-C; a second one, while it cleans up, changes nothing; afterwards the signal is what it was."""
     driver = Retiring("m6")
     retire = driver.retire
 
     def asked_again(machine: str, incarnation: str = "") -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         retire(machine, incarnation)
 
     def ended(_settings: Settings, _wanted: int, _progress: Any, started: list[str]) -> None:
         started.append("m6")
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     monkeypatch.setattr(drivers, "from_settings", lambda _: driver)
     monkeypatch.setattr(driver, "retire", asked_again)
     monkeypatch.setattr(control.service_ports, "check", lambda _: None)
     monkeypatch.setattr(bringup, "start", ended)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with pytest.raises(SystemExit) as raised:
         control.up(Settings(home=tmp_path / ".holdfast"), 1, lambda _: None)
-    assert raised.value.code == 128 + signal.SIGTERM
+    assert raised.value.code == 128 + number
     assert driver.retired == ["m6"]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
+
+
+def test_an_up_under_nohup_goes_on_without_its_terminal() -> None:
+    """SIGHUP stays ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with control._ended_in_order():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_service_that_does_not_come_up_is_explained(

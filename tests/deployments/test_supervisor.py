@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -116,6 +117,16 @@ def test_service_that_cannot_start_is_tried_ever_later(start: Start, tmp_path: P
     text = said(tmp_path, "supervisor")
     assert "again in 0.1 s" in text
     assert "again in 0.9 s" in text
+
+
+@pytest.mark.e2e
+def test_sighup_ends_nothing(start: Start, tmp_path: Path) -> None:
+    """As for other daemons; a service that it ends starts again."""
+    supervisor = start()
+    first = service(tmp_path, "first")
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for("a word of it", lambda: "SIGHUP" in said(tmp_path, "supervisor"))
+    assert first.is_running()
 
 
 @pytest.mark.thorough
