@@ -85,12 +85,21 @@ class AgentProcess:
         address = self.gateway.registered[self.machine].address
         return Patient(address, secret.read(self.home / "secret"))
 
-    def script(self, job: str, text: str, beside: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Check out a version of the job of ``train.py`` and the files ``beside``; its starts run that."""
+    def script(
+        self,
+        job: str,
+        text: str,
+        beside: Mapping[str, str] = MappingProxyType({}),
+        links: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Check out a version of ``train.py``, the files ``beside``, and ``links`` in place of files; starts run it."""
         with tempfile.TemporaryDirectory() as folder:
             for name, content in {"train.py": text, **beside}.items():
                 (Path(folder) / name).parent.mkdir(exist_ok=True)
                 (Path(folder) / name).write_text(content)
+            for name, target in links.items():
+                (Path(folder) / name).unlink(missing_ok=True)
+                (Path(folder) / name).symlink_to(target)
             version, archive = versions.pack(Path(folder))
         versions.place(archive, version, self.folder / "code" / job / version)
 

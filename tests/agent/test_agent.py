@@ -77,6 +77,18 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     assert gateway.alerts(AlertKind.RANK_EXIT, "env") == []
 
 
+async def test_a_script_that_is_a_link_imports_what_lies_beside_its_file(
+    agent: AgentProcess, gateway: FakeGateway
+) -> None:
+    """As under ``python``; the script's name is the link's."""
+    beside = {"real/script.py": "import sys, helper\nprint(sys.argv[0])\n", "real/helper.py": ""}
+    agent.script("link", "", beside, links={"train.py": "real/script.py"})
+    async with agent.client as client:
+        await client.start(agent.start("link"))
+    until(lambda: gateway.done("link") == {0, 1})
+    assert agent.log("link").strip().endswith("/train.py")
+
+
 async def test_a_killed_rank_is_reported_at_once(agent: AgentProcess, gateway: FakeGateway) -> None:
     """SIGKILL of a rank is an alert with its signal, while its sibling runs on."""
     agent.script("kill", "print('alive')\n" + SLEEP)

@@ -253,13 +253,17 @@ def _limit_threads() -> None:
 
 
 def _enter(order: RankOrder) -> str:
-    """Change into the checkout; return the script's absolute path. ``sys`` looks as under ``python SCRIPT``."""
+    """Change into the checkout; return the script's absolute path. ``sys`` looks as under ``python SCRIPT``.
+
+    Of a script that is a symbolic link the modules lie beside what that leads to.
+    """
     here = os.getcwd()
     os.chdir(order.cwd)
     path = os.path.abspath(order.script)
-    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry not in ("", here))]
+    beside = os.path.dirname(os.path.realpath(path))
+    sys.path[:] = [beside, *(entry for entry in sys.path if entry not in ("", here))]
     sys.argv = [path, *order.args]
-    script.forget_shadowed(Path(path).parent)
+    script.forget_shadowed(Path(beside))
     return path
 
 
