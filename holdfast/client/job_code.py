@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -53,9 +54,14 @@ def _check_script(code: Path, shipped: Collection[str], script: str, field: str)
     if not path.is_relative_to(code) or not path.is_file():
         raise SettingsError(
             f"{field} = {script!r}: no such file in {code}; expected a path inside the code directory."
+            f"{_of_module(script)}"
         )
     if ignored := _ignored(code, shipped, script):
         raise SettingsError(f"{field} = {script!r}: {ignored}.")
+    if zipfile.is_zipfile(path):
+        raise SettingsError(
+            f"{field} = {script!r} is a zip application: unpack it in the code directory and name its __main__.py."
+        )
     try:
         ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -65,6 +71,16 @@ def _check_script(code: Path, shipped: Collection[str], script: str, field: str)
             f"{field} = {script!r} is not valid Python ({place}): {getattr(error, 'msg', error)}. "
             "Nothing was submitted; fix it and submit again."
         ) from None
+
+
+def _of_module(script: str) -> str:
+    """Return what to give in place of a module's name, as ``torchrun -m`` takes it; empty: it looks like none."""
+    name = script.removeprefix("-m").strip()
+    if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
+        return ""
+    return (
+        f" For a module: a script that calls runpy.run_module({name!r}, run_name='__main__', alter_sys=True)."
+    )
 
 
 def explain_missing(code: Path, message: str) -> str:

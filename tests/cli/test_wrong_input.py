@@ -245,6 +245,8 @@ def test_missing_job_file(cli: Cli) -> None:
     [
         ((JOB.replace("train.py", "other.py"),), ["script = 'other.py'", "no such file"]),
         ((JOB.replace("train.py", "../../etc/passwd"),), ["inside the code directory"]),
+        ((JOB.replace("train.py", "-m pkg.train"),), ["no such file", "runpy.run_module('pkg.train'"]),
+        ((JOB, "PK\5\6" + 18 * "\0"), ["zip application", "__main__.py"]),
         ((JOB + "code: nowhere\n",), ["code = 'nowhere'", "no directory"]),
         ((JOB, "def broken(:\n"), ["not valid Python", "line 1", "Nothing was submitted"]),
     ],
