@@ -139,8 +139,14 @@ def serves(job: str | None, role: str | None) -> str:
 
 
 def ago(at: float | None, now: float | None = None) -> str:
-    """Return ``12 s ago`` for a Unix time; empty for none."""
-    return f"{seconds((now or time.time()) - at)} ago" if at else ""
+    """Return ``12 s ago`` for a Unix time; empty for none.
+
+    One that is to come was noted by another clock.
+    """
+    if not at:
+        return ""
+    gone = (now or time.time()) - at
+    return f"{seconds(gone)} ago" if gone >= 0 else f"{seconds(-gone)} ahead of this clock"
 
 
 def at(moment: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.output import print_table, state
+from holdfast.cli.output import ago, print_table, state
 
 COLUMNS = ("NAME", "STATE", "JOB", "AGENT", "INCARNATION", "SEEN", "CORDONED BECAUSE")
 REASON = "Xid 79: the GPU fell off the bus, three times within the hour, and once more after its reset"
@@ -54,3 +54,10 @@ def test_without_a_terminal_a_row_is_a_line(
     lines = printed(capsys)
     assert len(lines) == 4
     assert lines[3].endswith(REASON)
+
+
+def test_a_time_of_another_clock_may_be_to_come() -> None:
+    """It was "-3600 s ago"."""
+    assert ago(None) == ""
+    assert ago(100.0, now=112.0) == "12 s ago"
+    assert ago(3700.0, now=100.0) == "60 min ahead of this clock"
