@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,8 +128,13 @@ def test_another_size_replaces_the_file(tmp_path: Path) -> None:
     assert buffers.read_header(path) is None
 
 
-def test_full_memory_is_one_clear_error(tmp_path: Path) -> None:
+def test_full_memory_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No room: the error names the file and the size, and leaves nothing behind."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(CheckpointError, match="more shared memory"):
         slot_files.create(tmp_path / "r0-a.shard", 1 << 60)
     assert list(tmp_path.iterdir()) == []
