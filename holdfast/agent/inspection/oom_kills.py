@@ -1,11 +1,18 @@
-"""Out-of-memory kills that the kernel counts, for where its log cannot be read: of the host and of the container."""
+"""Out-of-memory kills that the kernel counts, for where its log cannot be read: of the host and of the control group.
+
+The group is the one that the agent runs in (a container's, a step's of Slurm, a unit's of systemd), of either version:
+what its processes start is killed by its limit, too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from holdfast.agent.inspection.base import Sign
+from holdfast.agent.inspection.own_groups import own_groups
 from holdfast.models.alert import AlertKind
+
+_HOST, _GROUP = "host", "control group"
 
 
 class OomKills:
@@ -14,46 +21,52 @@ class OomKills:
     name = "oom_kills"
 
     def __init__(self, proc: Path, sys: Path) -> None:
-        self._counters = {
-            "host": (proc / "vmstat", False),
-            "container": (sys / "fs/cgroup/memory.events", True),
-        }
+        self._host = proc / "vmstat"
+        cgroups = sys / "fs/cgroup"
+        # A container may see its group as the root.
+        groups = (*own_groups(proc, cgroups, "memory"), cgroups, cgroups / "memory")
+        self._of_group = [
+            folder / name for folder in groups for name in ("memory.events", "memory.oom_control")
+        ]
         self._seen: dict[str, int] = {}
+        self._counted_ahead = 0
+        """Kills in the group that the host's count had not yet when it was read."""
         self.look()
 
     def look(self) -> list[Sign]:
         """Return bad signs only."""
-        return [
-            self._sign(device, count - before, cgroup)
-            for device, (path, cgroup) in self._counters.items()
-            if (count := _count(path, born_at_0=cgroup)) is not None
-            and (before := self._exchange(device, count)) is not None
-            and count > before
-        ]
+        in_all = self._grown(_HOST, _count(self._host))
+        counts = (_count(path) for path in self._of_group)
+        in_group = self._grown(_GROUP, next((count for count in counts if count is not None), 0))
+        # The host's kernel counts those of groups as well, if only at the next look.
+        of_host = in_all - in_group - self._counted_ahead
+        self._counted_ahead = max(0, -of_host) if _HOST in self._seen else 0
+        found = {_GROUP: in_group, _HOST: of_host}
+        return [_sign(device, kills) for device, kills in found.items() if kills > 0]
 
-    def _exchange(self, device: str, count: int) -> int | None:
-        before = self._seen.get(device)
+    def _grown(self, device: str, count: int | None) -> int:
+        if count is None:
+            return 0
+        before = self._seen.get(device, count)
         self._seen[device] = count
-        return before
-
-    def _sign(self, device: str, kills: int, cgroup: bool) -> Sign:
-        return Sign(
-            kind=AlertKind.OOM_KILL,
-            ok=False,
-            detail=f"{kills} processes of the {device} were killed for lack of memory",
-            device=device,
-            value=kills,
-            limit=0,
-            evidence={"cgroup": cgroup},
-        )
+        return count - before
 
 
-def _count(path: Path, born_at_0: bool) -> int | None:
-    """Return the count; ``born_at_0``: a counter that is not there yet begins at 0, as that of a control group does."""
+def _sign(device: str, kills: int) -> Sign:
+    return Sign(
+        kind=AlertKind.OOM_KILL,
+        ok=False,
+        detail=f"{kills} processes of the {device} were killed for lack of memory",
+        device=device,
+        value=kills,
+        limit=0,
+        evidence={"cgroup": device == _GROUP},
+    )
+
+
+def _count(path: Path) -> int | None:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return 0 if born_at_0 else None
     except OSError:
         return None
     for line in lines:

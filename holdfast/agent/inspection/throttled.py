@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.agent.inspection.base import Sign
+from holdfast.agent.inspection.own_groups import own_groups
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import HostLimits
 
@@ -28,7 +29,7 @@ class Throttled:
         ``born_shared``: the group at the start is that of several machines of one host, and accuses none of them.
         """
         self._limits = limits
-        self._membership = proc / "self" / "cgroup"
+        self._proc = proc
         self._cgroups = cgroups
         self._shared = self._group() if born_shared else None
         self._before: tuple[Path, int, int] | None = None
@@ -60,24 +61,8 @@ class Throttled:
 
     def _group(self) -> Path | None:
         """Return the folder of this process's group with the counts of its quota; None: there is none."""
-        try:
-            lines = self._membership.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if "cpu" in controllers.split(","):
-                hierarchies = [self._cgroups / controllers, self._cgroups / "cpu"]
-            elif not controllers:
-                hierarchies = [self._cgroups]
-            else:
-                continue
-            for hierarchy in hierarchies:
-                folder = hierarchy / path.lstrip("/")
-                if (folder / "cpu.stat").is_file():
-                    return folder
-        return None
+        groups = own_groups(self._proc, self._cgroups, "cpu")
+        return next((folder for folder in groups if (folder / "cpu.stat").is_file()), None)
 
 
 def _counts(path: Path) -> tuple[int, int] | None:

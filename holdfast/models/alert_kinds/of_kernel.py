@@ -21,7 +21,8 @@ KERNEL_PANIC = Kind(
 OOM_KILL = Kind(
     "oom_kill",
     SignalScope.HOST,
-    "The kernel killed a process to get memory back: its line in the log, or its count for the host or container.",
+    "The kernel killed a process to get memory back: its line in the log, or its count for the host or the agent's "
+    "control group.",
     evidence="pid, process, cgroup (True: the job's own limit), line",
     meaning=explains(IncidentClass.HOST_PRESSURE, Beside.KILLED, confidence=0.9),
     precedence=300,

@@ -145,6 +145,44 @@ def test_kills_are_counted_where_the_kernel_log_cannot_be_read(tmp_path: Path) -
     assert old.poll() == []  # killed before the agent began
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "counter"),
+    [
+        ("0::/", "memory.events"),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", "{}/memory.events"),
+        ("4:cpu,cpuacct:/a\n3:memory:/slurm/uid_0/job_7/step_0\n0::/b", "memory/{}/memory.oom_control"),
+        (
+            "12:memory:/docker/4d5a",
+            "memory/memory.oom_control",
+        ),  # of a container, whose group is the root there
+    ],
+)
+def test_a_kill_by_the_own_groups_limit_is_the_groups_alone(
+    cgroup: str, counter: str, tmp_path: Path
+) -> None:
+    """The host's kernel counts it, too: that is no second one."""
+    proc, sys = tmp_path / "proc", tmp_path / "sys"
+    of_memory = next((line for line in cgroup.splitlines() if "memory" in line), cgroup.splitlines()[-1])
+    path = sys / "fs/cgroup" / counter.format(of_memory.split(":")[2].strip("/"))
+    write(proc / "self/cgroup", cgroup)
+    write(proc / "vmstat", "oom_kill 4")
+    write(path, "oom_kill_disable 0\nunder_oom 0\noom_kill 1")
+    detector = steady(OomKills(proc, sys), HandClock())
+    assert detector.poll() == []
+    write(path, "oom_kill_disable 0\nunder_oom 0\noom_kill 3")
+    write(proc / "vmstat", "oom_kill 6")
+    [alert] = detector.poll()
+    assert (alert.evidence["value"], alert.evidence["cgroup"]) == (2, True)
+    write(proc / "vmstat", "oom_kill 7")
+    [alert] = detector.poll()
+    assert (alert.evidence["value"], alert.evidence["cgroup"]) == (1, False)
+    write(path, "oom_kill 4")  # the host's count was read just before
+    [alert] = detector.poll()
+    assert alert.evidence["cgroup"] is True
+    write(proc / "vmstat", "oom_kill 8")
+    assert detector.poll() == []
+
+
 # Mounts
 
 
