@@ -313,6 +313,7 @@ def circumstances(
         fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, fell.newest, fell.others),
         regular=regular,
         came_with=regularity.came_with(ctx, job.name, regular, before),
+        by_data=_by_data(case, facts.signature),
         may_skip=may_skip,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback, bool(may_skip)),
@@ -322,8 +323,11 @@ def circumstances(
 
 def _may_skip(case: RecoveryContext, failed: Signature) -> int:
     """Return the number of steps that the job file allows it to pass over for such a failure."""
-    by_data = case.incident_class in _BY_DATA or failed.jumped
-    return case.job_now().spec.skip_bad_batches if by_data else 0
+    return case.job_now().spec.skip_bad_batches if _by_data(case, failed) else 0
+
+
+def _by_data(case: RecoveryContext, failed: Signature) -> bool:
+    return case.incident_class in _BY_DATA or failed.jumped
 
 
 def _only_machine(case: RecoveryContext) -> str:

@@ -91,6 +91,8 @@ class Circumstances(Frozen):
     """Why a leak came with the running code version; empty: there is none, or it need not have."""
     fell_again: int = 0
     """Times that the job failed in the same way after this incident had restarted it, before it made a step."""
+    by_data: bool = True
+    """Whether data may cause failures of this class: a full disk, or a service that is away, is none of them."""
     may_skip: int = 0
     """Number of steps that the job may skip (`skip_bad_batches` of its file)."""
     skipped: tuple[int, ...] = ()
@@ -173,7 +175,8 @@ def next_rung(  # noqa: PLR0917
     """
     fruitless = since_progress(history, progress_steps, seen.signature)
     decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
-    data = "" if seen.no_retry else _suspect_data(fruitless, seen.signature, seen.fell_again)
+    may_be = seen.by_data and not seen.no_retry
+    data = _suspect_data(fruitless, seen.signature, seen.fell_again) if may_be else ""
     decision = _skip(decision, data, seen) or decision.model_copy(update={"data": data})
     again = fruitless or seen.fell_again
     return (_elsewhere(decision, ladder, seen) if again else None) or decision

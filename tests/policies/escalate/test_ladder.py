@@ -216,6 +216,12 @@ def test_errors_of_saves_and_restores_name_no_data(error: str) -> None:
     assert (found.data, found.skip) == ("", None)
 
 
+def test_a_class_that_says_what_it_is_names_no_data() -> None:
+    """A full disk that ends ranks after the same step again."""
+    seen = Circumstances(signature=killed(3, 20, "OSError"), by_data=False)
+    assert decide([of(killed(3, 20, "OSError"), Rung.RETRY)], seen=seen).data == ""
+
+
 def test_data_at_which_the_job_fell_twice_is_passed_over_where_its_file_allows_it() -> None:
     """Instead of a retry, a replay, an older state or a person; once for a step, and so often as is allowed."""
     history = [of(killed(3, 20, "OSError"), Rung.RETRY)]
