@@ -22,29 +22,26 @@ _SESSION = Path("/proc/self/autogroup")
 
 @contextlib.contextmanager
 def lowest_priority() -> Iterator[None]:
-    """Run this process at the lowest priority for a while, if it may be raised again; all its threads are.
+    """Run this process at the lowest priority for a while, as far as it may be raised again; all its threads are.
 
-    Lowering it takes no privilege, raising it does (``CAP_SYS_NICE`` or ``RLIMIT_NICE``): without, nothing is changed,
-    as a rank must not train at that priority. That of its session takes none, and is changed where it leads it.
+    Lowering takes no privilege. Raising a process does (``CAP_SYS_NICE`` or ``RLIMIT_NICE``): without, its own is not
+    changed, as a rank must not train at that priority. Raising a session to the usual one takes none.
 
     Raises:
         OSError: the session's could not be raised again.
     """
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    if not _may_be_raised(usual):
-        yield
-        return
-    os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+    alone = _may_be_raised(usual)
+    if alone:
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
     grouped = _lower_session()
     try:
         yield
     finally:
         if grouped:
             _raise_session()
-        # On Linux the value is a thread's, and those that were begun meanwhile have inherited the lowest.
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):  # it ended
-                os.setpriority(os.PRIO_PROCESS, int(thread), usual)
+        if alone:
+            _raise_threads(usual)
 
 
 def _may_be_raised(usual: int) -> bool:
@@ -63,8 +60,15 @@ def _may_be_raised(usual: int) -> bool:
     return bool(raised)
 
 
+def _raise_threads(usual: int) -> None:
+    """Raise all threads: on Linux the value is a thread's, and those begun meanwhile have inherited the lowest."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it ended
+            os.setpriority(os.PRIO_PROCESS, int(thread), usual)
+
+
 def _lower_session() -> bool:
-    """Lower the session's priority; return whether that was done."""
+    """Lower the session's priority, if this process leads it; return whether that was done."""
     if os.getsid(0) != os.getpid():  # others run in it
         return False
     with contextlib.suppress(OSError):  # no such groups, or another one set its own within the last 0.1 s

@@ -75,3 +75,6 @@ def test_nothing_is_lowered_that_could_not_be_raised_again() -> None:
 def test_so_does_its_session() -> None:
     """Where a nice value counts within a session only."""
     assert seen("", leads=True) == {"settling": [LOWEST] * 3, "used": [USUAL] * 2 + [0]}
+    # Raised again without privileges.
+    nobody = seen("os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)", leads=True)
+    assert nobody == {"settling": [USUAL] * 2 + [LOWEST], "used": [USUAL] * 2 + [0]}
