@@ -20,7 +20,7 @@ def is_unfinished(settings: Settings) -> bool:
 
     At the default one may be another site's.
     """
-    tried = (settings.home / UP_LOCK).exists() and not (settings.home / "settings.env").exists()
+    tried = (settings.home / UP_LOCK).exists() and not _file(settings.home).exists()
     return tried and not settings.model_fields_set & {"gateway_url", "host", "port"}
 
 
@@ -29,7 +29,7 @@ def remember(settings: Settings) -> None:
 
     Secrets are left out: they come from the environment or from the secret file.
     """
-    path = settings.home / "settings.env"
+    path = _file(settings.home)
     new = chosen(settings)
     kept = [line for line in _lines(path) if line.partition("=")[0].strip().upper() not in new]
     text = "\n".join([*kept, *(f"{key}={value}" for key, value in new.items())])
@@ -39,7 +39,7 @@ def remember(settings: Settings) -> None:
 @contextmanager
 def kept(home: Path) -> Iterator[None]:
     """Have the file as it was before, if what is done meanwhile fails: the next ``up`` must not fail for it too."""
-    path = home / "settings.env"
+    path = _file(home)
     before = path.read_text() if path.exists() else None
     try:
         yield
@@ -49,6 +49,10 @@ def kept(home: Path) -> Iterator[None]:
         else:
             path.unlink(missing_ok=True)
         raise
+
+
+def _file(home: Path) -> Path:
+    return home / "settings.env"
 
 
 def chosen(settings: Settings) -> dict[str, str]:

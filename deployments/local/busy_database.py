@@ -11,6 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,13 +34,12 @@ def repeat_while_busy(
             await app(scope, receive, send)
             return
         request, until, pause_s = _Request(receive), now() + REPEAT_FOR_S, _FIRST_PAUSE_S
+
+        def may_repeat(latest: float) -> bool:
+            return now() < latest and not request.gone
+
         while True:
-            began = now()
-
-            def at_once(began: float = began) -> bool:
-                return now() < until and now() - began < _AT_ONCE_S and not request.gone
-
-            answer = _Answer(send, at_once)
+            answer = _Answer(send, partial(may_repeat, min(until, now() + _AT_ONCE_S)))
             try:
                 await app(dict(scope), request.from_its_start(), answer.send)
             except Exception:

@@ -35,8 +35,11 @@ class CorrelationWindow:
 
     def still_gone(self, machines: Mapping[str, Machine]) -> frozenset[str]:
         """Return those that did not answer and are as they were asked: one that registered again is there."""
-        present = {name: machine.incarnation for name, machine in machines.items()}
-        return frozenset(name for name, life in self.unreachable.items() if present.get(name, life) == life)
+        return frozenset(
+            name
+            for name, life in self.unreachable.items()
+            if name not in machines or machines[name].incarnation == life
+        )
 
     def add(self, alert: Alert, weight: Importance) -> bool:
         """Take an alert; False when it is known or there is no room. One that weighs more displaces the least one."""

@@ -151,10 +151,8 @@ def test_kills_are_counted_where_the_kernel_log_cannot_be_read(tmp_path: Path) -
         ("0::/", "memory.events"),
         ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", "{}/memory.events"),
         ("4:cpu,cpuacct:/a\n3:memory:/slurm/uid_0/job_7/step_0\n0::/b", "memory/{}/memory.oom_control"),
-        (
-            "12:memory:/docker/4d5a",
-            "memory/memory.oom_control",
-        ),  # of a container, whose group is the root there
+        # Of a container, whose group is the root there.
+        ("12:memory:/docker/4d5a", "memory/memory.oom_control"),
     ],
 )
 def test_a_kill_by_the_own_groups_limit_is_the_groups_alone(
