@@ -11,7 +11,7 @@ outliers apart, no machine is named. It never names more machines than the polic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
@@ -121,9 +121,16 @@ def _analysed(  # noqa: PLR0917
         return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
     odd = odd or _children(own, job, policy) or _undumped(own, world, wait)
     if odd is None:
-        why = "all stacks agree with their stage" if found else "no stacks"
-        return Aggregation(groups=found, reasons=(why,))
+        return Aggregation(groups=found, reasons=(_nobody(found),))
     return _name_machines(found, odd, job, policy, made)
+
+
+def _nobody(found: Sequence[StackGroup]) -> str:
+    """Say why no rank stands out."""
+    if ahead := _ahead(found):
+        where = next(group.top for group in found if group.dominant and not group.waiting)
+        return f"ranks {join_names(ahead)} wait in a barrier for the others, which are in {where}: any may be the cause"
+    return "all stacks agree with their stage" if found else "no stacks"
 
 
 def _apart_in_checkpoint(stacks: Sequence[StackDump]) -> str:
@@ -171,7 +178,7 @@ def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | 
 
 def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
     """Find a few ranks that are elsewhere while all others wait in a collective."""
-    busy = tuple(sorted(rank for group in found if not group.waiting for rank in group.ranks))
+    busy = _ranks(group for group in found if not group.waiting)
     waiting = sum(len(group.ranks) for group in found if group.waiting)
     if not busy or waiting < len(busy) or waiting + len(busy) < 2:
         return None
@@ -184,12 +191,29 @@ def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
 
 
 def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
-    odd = tuple(sorted(rank for group in found if not group.dominant for rank in group.ranks))
+    """Find ranks that are elsewhere than most of their stage, but for those that wait for these in a barrier."""
+    ahead = _ahead(found)
+    odd = tuple(sorted(set(_ranks(group for group in found if not group.dominant)) - set(ahead)))
     if not odd or not any(group.dominant for group in found):
         return None
     return _Outliers(
         ranks=odd, sure=False, why=f"stacks of ranks {join_names(odd)} differ from most of their stage"
     )
+
+
+def _ahead(found: Sequence[StackGroup]) -> tuple[int, ...]:
+    """Return the ranks that wait in a barrier to which most others have not come; empty: none, or most wait.
+
+    Nothing of the kind follows for other collectives: on a GPU the host of a rank at fault may stand in one while the
+    hosts of all others wait for their devices on any line.
+    """
+    if all(group.waiting for group in found if group.dominant):
+        return ()
+    return _ranks(group for group in found if group.barrier and not group.dominant)
+
+
+def _ranks(found: Iterable[StackGroup]) -> tuple[int, ...]:
+    return tuple(sorted(rank for group in found for rank in group.ranks))
 
 
 def _may_be_victims(

@@ -33,6 +33,8 @@ class StackGroup(Frozen):
     """Innermost frame, ``function (file)``."""
     waiting: bool
     """It waits for other ranks."""
+    barrier: bool = False
+    """It waits in a barrier, which lets no rank pass before all have come."""
     dominant: bool
     """Most of its stage has this stack: healthy."""
 
@@ -122,7 +124,8 @@ def _grouped(signatures: dict[int, Signature], job: Job, policy: AggregatePolicy
             stage=stage,
             ranks=tuple(ranks),
             top=f"{text[0][0]} ({text[0][1]})",
-            waiting=_waits(text, policy),
+            waiting=(waiting := _waits(text, policy)),
+            barrier=waiting and any("barrier" in function for function, *_ in text[:WAITING_DEPTH]),
             dominant=len(ranks) > policy.dominant_share * in_stage[stage],
         )
         for (stage, text), ranks in by_text.items()

@@ -46,7 +46,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(scenario, True, id=f"{scenario.name}, replayed", marks=pytest.mark.thorough)
 
 
-@pytest.mark.parametrize(("scenario", "replayed"), _cases())
+@pytest.mark.parametrize(("scenario", "replayed"), list(_cases()))
 async def test_scenario(scenario: Scenario, replayed: bool, tmp_path: Path) -> None:
     """The expected class, culprit and actions, and nothing else; from its ledger, the same policy decides the same."""
     played = await play(scenario, tmp_path)

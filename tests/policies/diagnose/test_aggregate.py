@@ -162,6 +162,21 @@ def test_the_minority_is_odd_when_nobody_waits() -> None:
     assert answer.confidence < 0.9
 
 
+@pytest.mark.parametrize("work", [False, True])
+def test_who_waits_alone_in_a_barrier_is_not_accused(work: bool) -> None:
+    """A barrier lets nobody pass before all have come: rank 0 is ahead, as by a branch of the script's for rank 0."""
+    barrier = ("barrier", "torch/distributed/distributed_c10d.py")
+    alone = dump(0, barrier, per=1)
+    if work:  # torch waits there for a work that has no frame
+        inner = alone.frames[0].model_copy(update={"source": "work.wait()"})
+        alone = alone.model_copy(update={"frames": (inner, *alone.frames[1:])})
+    answer = found([alone, *(dump(r, per=1) for r in range(1, 4))], job(machines=4, per=1))
+    assert (answer.suspects, answer.outliers) == ((), ())
+    assert "ranks 0 wait in a barrier for the others, which are in train_step (train.py)" in answer.reasons[0]
+    one_more = [alone, dump(1, per=1), dump(2, SLEEP, per=1), *(dump(r, per=1) for r in range(3, 6))]
+    assert found(one_more, job(machines=6, per=1)).suspects == ("m2",)
+
+
 def test_who_waits_elsewhere_is_not_accused_when_all_wait() -> None:
     """One link of a ring is dead: some ranks are a collective ahead, and nobody can tell whose link it is."""
     stacks = [dump(r, REDUCE if r == 0 else WAIT, per=1) for r in range(3)]
