@@ -95,7 +95,7 @@ class Retention(Given):
 
     keep_last: int = Field(3, ge=1, description="Newest checkpoints that may be restored.")
     keep_every: int = Field(
-        0, ge=0, description="Also every checkpoint of a multiple of so many steps; 0: none."
+        0, ge=0, description="Also the first checkpoint at or after each multiple of so many steps; 0: none."
     )
 
 

@@ -35,7 +35,7 @@ class Boundary:
         """The step that was reported last."""
         self._waiting: tuple[int, str, int] | None = None
         self._told = False
-        self._untold: tuple[int, str] | None = None
+        self._untold: tuple[int, str, int] | None = None
         self._since = 0.0
         self._kept: tuple[int, str] | None = None
         self._reminded = 0.0
@@ -77,10 +77,14 @@ class Boundary:
             self._waiting = None
             return True
 
-    def common(self, step: int, path: Path) -> None:
-        """Report to the agent that all ranks have the save: it may copy it on. Called from the thread that saves."""
+    def common(self, step: int, path: Path, *, since: int) -> None:
+        """Report to the agent that all ranks have the save: it may copy it on. Called from the thread that saves.
+
+        ``since``: the step before it that all ranks have, or began with.
+        """
         with self._lock:
-            self._untold = self._kept = step, str(path)
+            self._kept = step, str(path)
+            self._untold = step, str(path), since
             self._since = time.monotonic()
             self._tell_common()
 
@@ -130,6 +134,6 @@ class Boundary:
 
     def _tell_common(self) -> None:
         if self._untold is not None:
-            step, path = self._untold
-            if self._reporter.send("common", step=step, path=path):
+            step, path, since = self._untold
+            if self._reporter.send("common", step=step, path=path, since=since):
                 self._untold = None

@@ -48,6 +48,8 @@ class Outcomes:
         """A rank skipped the last call, or the next plan corrects it; the same on all ranks that heard its outcome."""
         self.common_step: int | None = None
         """The step of the newest save that all ranks have."""
+        self.restored = 0
+        """The step that all ranks began this epoch with."""
         self._context = context
         self._boundary = boundary
         self._reporter = reporter
@@ -163,11 +165,12 @@ class Outcomes:
         self.agenda.take(result)
         self.may_again = result.skipped or result.unequal or not result.same_call
         if result.common and save is not None:
+            since = self.restored if self.common_step is None else self.common_step
             self.common_step = save.step
             saved = self._context.epoch, save.step
             self._own.common(saved, time.monotonic(), copied=result.copied, late=result.late)
             self.counts.common += 1
-            self._boundary.common(save.step, save.path)
+            self._boundary.common(save.step, save.path, since=since)
         elif result.unequal:
             _log.info(
                 "step %d: tensors that were the same on all ranks are so no longer: a new plan", told.step

@@ -145,6 +145,7 @@ class Saver:
         if self._closed:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
+        self._outcomes.restored = restored
         number = self._outcomes.agenda.call()
         stepped = step > restored and (again or step != self._newest)
         if step < restored:

@@ -34,11 +34,12 @@ def keep(
         grace_s: longest time that an upload may take.
     """
     kept: dict[str, str] = {}
+    milestones = _first_of_each(checkpoints, rules.keep_every)
     settled = [each for each in checkpoints if each.saved_at <= now - grace_s]
     for each in checkpoints:
         if each.key in pinned:
             kept[each.key] = "pinned"
-        elif rules.keep_every and each.step % rules.keep_every == 0 and not each.suspect:
+        elif not each.suspect and each.step in milestones:
             kept[each.key] = f"every {rules.keep_every} steps"
         elif each.saved_at > now - grace_s:
             kept[each.key] = "young"
@@ -46,6 +47,15 @@ def keep(
         for each in _last(some, rules.keep_last):
             kept.setdefault(each.key, reason)
     return kept
+
+
+def _first_of_each(checkpoints: Sequence[RemoteCheckpoint], every: int) -> Collection[int]:
+    """Return the first step at or after each multiple of ``every`` (0: none): saves that take long miss multiples."""
+    first: dict[int, int] = {}
+    for step in sorted(each.step for each in checkpoints if not each.suspect):
+        if every and step >= every:
+            first.setdefault(step // every, step)
+    return first.values()
 
 
 def _last(checkpoints: Sequence[RemoteCheckpoint], count: int) -> list[RemoteCheckpoint]:

@@ -217,6 +217,7 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
     assert session.flush(20)
     assert session.counts == Counts(saved=2, skipped=3, common=2)
     assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 5]
+    assert [(each["since"], each["step"]) for each in agent.of("common")] == [(0, 1), (1, 5)]
     agent.wait_for(lambda: len(agent.of("skipped")) == 3)
     assert agent.of("skipped")[-1]["skipped"] == 3
 
@@ -423,6 +424,7 @@ def test_a_script_that_counts_from_the_beginning_again_is_told(make_agent: MakeA
         session.checkpoint(state)
         assert session.flush()
     assert session.counts == Counts(saved=1, failed=2, common=1, unstepped=1)
+    agent.wait_for(lambda: agent.of("common")[-1]["since"] == 3)
     agent.wait_for(lambda: agent.of("save_failed"))
     assert (
         "was restored at step 3, and the script counts from an older one"

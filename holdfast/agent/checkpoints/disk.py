@@ -15,6 +15,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks.run import Run
 from holdfast.errors import CheckpointError
 from holdfast.models.setback import Place
+from holdfast.policies.restore.upload_pace import is_due
 from holdfast.storage.checkpoints.save import buffers, slot_files
 from holdfast.storage.checkpoints.save.odd_files import make_way
 
@@ -39,10 +40,13 @@ class DiskTier:
         self._newest = Newest()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """Copy this rank's shard of a step that all ranks saved, if the step is due. May be called twice."""
-        every, who = run.start.disk_every_steps, (run.start.job, rank)
-        if every == 0 or step % every or run.start.replay is not None:
+    def saved(self, run: Run, rank: int, step: int, path: Path, *, since: int) -> None:
+        """Copy this rank's shard of a step that all ranks saved, if the step is due. May be called twice.
+
+        ``since``: the step before it that all ranks saved, or began with.
+        """
+        who = (run.start.job, rank)
+        if not is_due(step, since, run.start.disk_every_steps) or run.start.replay is not None:
             return
         if not self._newest.take(run, rank, step):
             return

@@ -111,11 +111,14 @@ class Uploads:
         self._newest = Newest()
         self._tasks: set[asyncio.Task[object]] = set()
 
-    def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """Upload this rank's shard of a step that all ranks saved, if the step is due. May be called twice."""
+    def saved(self, run: Run, rank: int, step: int, path: Path, *, since: int) -> None:
+        """Upload this rank's shard of a step that all ranks saved, if the step is due. May be called twice.
+
+        ``since``: the step before it that all ranks saved, or began with.
+        """
         who, every = (run.start.job, rank), run.start.s3_every_steps
         pace = self._pace[who]
-        if run.start.replay is not None or not pace.due(step, every):
+        if run.start.replay is not None or not pace.due(step, since, every):
             return
         if not self._newest.take(run, rank, step):
             return

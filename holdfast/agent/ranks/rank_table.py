@@ -55,8 +55,8 @@ class RankEvents(Protocol):
         """Handle a shard that is complete in shared memory."""
         ...
 
-    def common(self, rank: int, step: int, path: Path) -> None:
-        """Handle a save of a step that all ranks have."""
+    def common(self, rank: int, step: int, path: Path, *, since: int) -> None:
+        """Handle a save of a step that all ranks have; ``since``: the one before that they have, or began with."""
         ...
 
     def kept(self, rank: int, step: int, path: Path) -> None:
@@ -285,7 +285,10 @@ class RankTable:
         self._events.saved(row.rank, row.saved_step, Path(message["path"]))
 
     def _on_common(self, row: RankStatus, message: dict[str, Any]) -> None:
-        self._events.common(row.rank, _step(message["step"]), Path(message["path"]))
+        step = _step(message["step"])
+        # A Session of the release before does not have it.
+        since = _step(message.get("since", max(0, step - 1)))
+        self._events.common(row.rank, step, Path(message["path"]), since=since)
 
     def _on_kept(self, row: RankStatus, message: dict[str, Any]) -> None:
         self._events.kept(row.rank, _step(message["step"]), Path(message["path"]))

@@ -186,7 +186,7 @@ class RunEvents:
         if not self._silent and self._watch.mirrors is not None:
             self._watch.mirrors.saved(self._run, rank, step, path)
 
-    def common(self, rank: int, step: int, path: Path) -> None:
+    def common(self, rank: int, step: int, path: Path, *, since: int) -> None:
         """Handle a save that all ranks have.
 
         Copy the shard to the object store and the disk, if its step is due, prove it, and compare it with replicas.
@@ -196,8 +196,8 @@ class RunEvents:
         if not self._silent:
             start = self._run.start
             self._watch.setbacks.went_well(start.job, start.epoch, Place.SAVE, rank)
-            self._watch.uploads.saved(self._run, rank, step, path)
-            self._watch.disk.saved(self._run, rank, step, path)
+            self._watch.uploads.saved(self._run, rank, step, path, since=since)
+            self._watch.disk.saved(self._run, rank, step, path, since=since)
             self._watch.rehearsals.saved(self._run, rank, path)
             self._watch.comparisons.saved(self._run, rank, step, path)
             if self._watch.strays:

@@ -33,10 +33,10 @@ class Site:
         start = SimpleNamespace(job="toy", epoch=epoch, disk_every_steps=every, replay=replay)
         self.run: Any = SimpleNamespace(start=start, name=f"toy-e{epoch}")
 
-    def save(self, step: int) -> Path:
+    def save(self, step: int, since: int | None = None) -> Path:
         """The rank saves a step, and says so."""
         path = write_shard(self.memory.own("toy"), 0, step)
-        self.tier.saved(self.run, 0, step, path)
+        self.tier.saved(self.run, 0, step, path, since=step - 1 if since is None else since)
         return path
 
     def counted(self, outcome: str) -> int:
@@ -72,11 +72,20 @@ async def test_every_kth_step_is_copied_once(tmp_path: Path) -> None:
     site = Site(tmp_path, every=2)
     for step in range(1, 6):
         path = site.save(step)
-        site.tier.saved(site.run, 0, step, path)
+        site.tier.saved(site.run, 0, step, path, since=step - 1)
         await site.rest()
     assert site.steps() == [2, 4]
     assert (site.counted("ok"), site.counted("skipped"), site.counted("failed")) == (2, 0, 0)
     assert list((site.memory.root / "transfers").iterdir()) == []
+
+
+async def test_where_multiples_are_not_saved_the_next_save_is_copied(tmp_path: Path) -> None:
+    """A save takes a little more than one step: all are of odd steps."""
+    site = Site(tmp_path, every=4)
+    for step in range(1, 14, 2):
+        site.save(step, since=max(0, step - 2))
+        await site.rest()
+    assert (site.steps(), site.counted("ok")) == ([9, 13], 3)
 
 
 @pytest.mark.parametrize(("every", "replay"), [(0, None), (1, object())])
@@ -140,7 +149,7 @@ async def test_a_step_that_is_computed_again_is_copied_again(tmp_path: Path) -> 
     site.memory.resume_after("toy", 1)
     again = Site(tmp_path, every=1, epoch=2)
     path = write_shard(again.memory.own("toy"), 0, 2, epoch=2)
-    site.tier.saved(again.run, 0, 2, path)
+    site.tier.saved(again.run, 0, 2, path, since=1)
     await site.rest()
     found = {(shard.step, shard.epoch) for shard in site.memory.shards() if shard.tier is Tier.DISK}
     assert found == {(1, 1), (2, 2)}

@@ -76,7 +76,7 @@ class Site:
         """The rank saves steps, one after the other, and what is due begins."""
         for step in steps:
             path = write_shard(self.memory.own("toy"), 1, step)
-            self.uploads.saved(self.run, 1, step, path)
+            self.uploads.saved(self.run, 1, step, path, since=step - 1)
             await asyncio.sleep(0)
 
     async def rest(self) -> None:

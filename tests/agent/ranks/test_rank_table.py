@@ -36,7 +36,7 @@ class Heard:
         self.all.append(("saved", rank, step, path.name))
         self.heard.set()
 
-    def common(self, rank: int, step: int, path: Path) -> None:
+    def common(self, rank: int, step: int, path: Path, *, since: int) -> None:
         self.all.append(("common", rank, step, path.name))
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:

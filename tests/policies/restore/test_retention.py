@@ -43,6 +43,13 @@ def test_every_m_th_step_and_pins_are_kept_for_ever() -> None:
     assert kept["step-80-e1/"] == "every 40 steps"
 
 
+def test_where_multiples_are_not_there_the_next_one_is_kept() -> None:
+    """A suspect one is not; nor what comes before the first multiple."""
+    held = [at(step) for step in (21, 43, 61, 83, 101)] + [at(41, suspect=True)]
+    rules = Retention(keep_last=1, keep_every=40)
+    assert steps(keep(held, rules, now=1e6, grace_s=GRACE_S)) == [43, 83, 101]
+
+
 def test_the_newest_epoch_counts_first() -> None:
     """After a restore of step 20 the old epoch's step 90 is history."""
     held = [at(20), at(90), at(30, epoch=2), at(40, epoch=2)]
