@@ -18,6 +18,8 @@ from holdfast.storage.ledger.one_view import read_once
 from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
+_SET_BACK_S = 300.0
+"""Reports are recorded much sooner than so long after they came."""
 _IN_SERVICE = (MachineState.ACTIVE, MachineState.STANDBY)
 _COMES_BACK_AS_STANDBY = frozenset({MachineState.PROVISIONING, MachineState.GONE})
 
@@ -168,11 +170,13 @@ class Machines(Connection):
     def touch(self, seen: Mapping[tuple[str, str], float]) -> None:
         """Record when machines last reported, by name and incarnation (Unix seconds); unknown ones are left out.
 
-        One transaction, however many they are.
+        One transaction, however many they are. An older time than the recorded one came late, and changes nothing,
+        unless it is so much older that the clock was set back.
         """
         noted = [{"who": name, "life": life, "at": at} for (name, life), at in seen.items()]
         mine = (MachineRow.name == bindparam("who")) & (MachineRow.incarnation == bindparam("life"))
-        newer = MachineRow.seen_at < bindparam("at")
+        at = bindparam("at")
+        newer = (MachineRow.seen_at < at) | (MachineRow.seen_at > at + _SET_BACK_S)
         table = MachineRow.__table__
         assert isinstance(table, Table)
         with self._write() as session:

@@ -102,6 +102,8 @@ def test_heartbeats_of_many_are_noted_together(ledger: Ledger, clock: FakeClock)
     ledger.touch({("m0", "old"): now + 9, ("m1", "i1"): now + 2, ("m9", "i1"): now + 2})
     ledger.touch({("m1", "i1"): now + 1})
     assert [machine.seen_at for machine in ledger.machines()] == [now, now + 2]
+    ledger.touch({("m1", "i1"): now - 7200})  # the clock was set back
+    assert [machine.seen_at for machine in ledger.machines()] == [now, now - 7200]
 
 
 def test_machines_are_read_together_in_the_order_asked(ledger: Ledger) -> None:
