@@ -72,7 +72,8 @@ class Session:
         self._step_s = 0.0
         self._good = True
         self._at_boundary = False
-        self._asked = False
+        self._due_step: int | None = None
+        """The newest step of this epoch at which a save was due."""
         self._stepped = time.perf_counter()
         self._notice = ForkNotice(context.rank, self._stand_by) if context else None
 
@@ -348,10 +349,14 @@ class Session:
     def _due(self, context: RankContext, step: int) -> bool:
         """Return whether ``step`` is saved: every k-th, and an epoch's first, which shows what cannot be saved at all.
 
-        The same on all ranks, since saves are collective.
+        Of a script that does not call for every step, the first one at or after each k-th. The same on all ranks,
+        since saves are collective.
         """
-        first, self._asked = not self._asked, True
-        return first or step % context.memory_every == 0
+        k, before = context.memory_every, self._due_step
+        due = before is None or step % k == 0 or step // k > before // k
+        if due:
+            self._due_step = step
+        return due
 
     def _pause_or_end(self) -> None:
         context = self._context

@@ -245,6 +245,29 @@ def test_the_last_save_waits_for_the_one_before(
     assert session.counts.unstepped == 0, "the step is saved: nothing is left to do"
 
 
+@pytest.mark.parametrize(
+    ("calls", "saved"),
+    [
+        (range(1, 10), [1, 4, 8]),
+        (range(3, 20, 5), [3, 8, 13, 18]),  # never at a multiple of 4 but once
+        (range(1, 20, 2), [1, 5, 9, 13, 17]),  # never at all
+    ],
+)
+def test_of_calls_at_some_steps_every_kth_step_has_one(
+    make_agent: MakeAgent, calls: range, saved: list[int]
+) -> None:
+    """`memory_every_steps: 4`, in a script that calls checkpoint() when it likes."""
+    agent = make_agent()
+    session, state = session_of(agent, **{wire.ENV_MEMORY_EVERY: "4"}), training()
+    session.restore(state)
+    for step in range(1, calls[-1] + 1):
+        session.step(step)
+        if step in calls:
+            session.checkpoint(state)
+            assert session.flush(20)
+    agent.wait_for(lambda: [each["step"] for each in agent.of("common")] == saved)
+
+
 def test_the_last_step_is_not_saved_when_it_is_not_finite(make_agent: MakeAgent) -> None:
     """One attempt: no other would be better."""
     agent = make_agent()
