@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import Select, Table, bindparam, delete, func, select, update
+from sqlalchemy import BindParameter, Select, Table, bindparam, delete, func, select, update
 
 from holdfast.models.agent import Register
 from holdfast.models.location import Location
@@ -175,7 +175,7 @@ class Machines(Connection):
         """
         noted = [{"who": name, "life": life, "at": at} for (name, life), at in seen.items()]
         mine = (MachineRow.name == bindparam("who")) & (MachineRow.incarnation == bindparam("life"))
-        at = bindparam("at")
+        at: BindParameter[float] = bindparam("at")
         newer = (MachineRow.seen_at < at) | (MachineRow.seen_at > at + _SET_BACK_S)
         table = MachineRow.__table__
         assert isinstance(table, Table)
