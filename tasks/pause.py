@@ -18,7 +18,7 @@ from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.operations import pause as stopping
 from holdfast.operations.context import Context
-from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved
+from holdfast.operations.hold import LONGEST_HOLD_S, LOOK_S, hold_ranks, hold_saved, next_save
 from holdfast.operations.saved_step import SavedStep
 from holdfast.policies.diagnose import domains
 from holdfast.policies.join_names import join_names
@@ -111,10 +111,10 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
         step: int | None
         try:
             # Where not every step is saved, the next one that is may be far away.
-            if job.spec.checkpoint.memory_every_steps == 1:
-                step = await hold_saved(case.ctx, job, saved)
-            else:
+            if (following := await next_save(case.ctx, job)).is_far:
                 step = await hold_ranks(case.ctx, job, 0, longest_s=LONGEST_HOLD_S)
+            else:
+                step = await hold_saved(case.ctx, job, saved, following=following)
         except (RefusedError, UnavailableError, UnknownError) as refused:
             # It still may be stopped: every step is in memory already. Unknown: an agent that restarted has no ranks.
             return {"held": False, "why": str(refused)}

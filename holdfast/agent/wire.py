@@ -207,11 +207,12 @@ class Sender:
 
 # Messages, by their "t" (all carry "rank" and "epoch"):
 #   step      {"step", "at", "s" (duration, seconds), "loss" | null, "grad_norm" | null, "phases": {name: s},
-#             "mfu" (if known)}
+#             "mfu" (if known), "saves": [newest step that was to be saved, steps between the last two of these]
+#             (where not every step is)}
 #             non-finite numbers travel as the strings "nan", "inf", "-inf"
 #   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
 #   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
-#   common    {"step", "path"}               all ranks have that shard
+#   common    {"step", "path", "since"}      all ranks have that shard; the step before it that they have, or began with
 #   kept      {"step", "path"}               with a single buffer: what the peer should have, repeated until it does
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
 #   waits     {}  at its restore, until it knows where its state is; now and then

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.models.agent import Hold, RankPhase, RankState
+from holdfast.models.base import Frozen
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
@@ -31,6 +32,17 @@ _BOUNDARIES = 3
 """Boundaries at which the ranks are held until the step of one is saved by all."""
 
 T = TypeVar("T")
+
+
+class Boundaries(Frozen):
+    """The steps after which ranks may be held: every so many, ``at`` being one of them."""
+
+    every: int = 1
+    at: int = 0
+
+    def after(self, step: int) -> int:
+        """Return the first one that is not before ``step``."""
+        return step + (self.at - step) % self.every
 
 
 async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
@@ -105,12 +117,17 @@ async def let_go_unheld(ctx: Context, job: Job) -> bool:
 
 
 async def hold_ranks(
-    ctx: Context, job: Job, at_step: int | None, *, every: int = 1, longest_s: float = HOLD_TIMEOUT_S
+    ctx: Context,
+    job: Job,
+    at_step: int | None,
+    *,
+    boundaries: Boundaries | None = None,
+    longest_s: float = HOLD_TIMEOUT_S,
 ) -> int | None:
     """Hold the ranks, or let them go; leave the job's state alone.
 
-    ``at_step`` 0 is the earliest boundary ahead of all ranks whose step is a multiple of ``every``. Where steps are
-    slow the boundary is waited for up to ``longest_s``, and never less long than :data:`HOLD_TIMEOUT_S`.
+    ``at_step`` 0 is the earliest of the ``boundaries`` (None: any) ahead of all ranks. Where steps are slow it is
+    waited for up to ``longest_s``, and never less long than :data:`HOLD_TIMEOUT_S`.
 
     Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
     before the order reached all machines. Then some are held there, while others wait for them in the middle of a
@@ -119,15 +136,15 @@ async def hold_ranks(
     Ranks that are held at an earlier boundary go on to the new one; until their agents hear that they did, they are
     reported as held at the old one.
     """
-    machines = ctx.ledger.machines_named(job.machines)
+    machines, boundaries = ctx.ledger.machines_named(job.machines), boundaries or Boundaries()
     if at_step is None:
         await _tell_hold(ctx, job, machines, None)
         return None
     ahead, ranks = HOLD_AHEAD, await _ranks(ctx, machines, job.name)
-    at_step = at_step or _multiple(_furthest(ranks) + ahead, every)
+    at_step = at_step or boundaries.after(_furthest(ranks) + ahead)
     await _tell_hold(ctx, job, machines, at_step)
     began = ctx.clock.monotonic()
-    deadline = began + _limit_s(ranks, at_step, every, longest_s)
+    deadline = began + _limit_s(ranks, at_step, boundaries.every, longest_s)
     split_at: float | None = None
     while (now := ctx.clock.monotonic()) < deadline:
         ranks = await _ranks(ctx, machines, job.name)
@@ -140,19 +157,52 @@ async def hold_ranks(
         split_at = None if not (reached and held_at) else now if split_at is None else split_at
         if _furthest(ranks) > at_step or (split_at is not None and now - split_at >= PASSED_S):
             ahead, split_at = ahead * 2, None
-            at_step = _multiple(_furthest(ranks) + ahead, every)
+            at_step = boundaries.after(_furthest(ranks) + ahead)
             await _tell_hold(ctx, job, machines, at_step)
             if longest_s > HOLD_TIMEOUT_S:
                 # A person waits no longer; a playbook may have slow steps before it.
-                deadline = max(deadline, now + _limit_s(ranks, at_step, every, longest_s))
+                deadline = max(deadline, now + _limit_s(ranks, at_step, boundaries.every, longest_s))
         await asyncio.sleep(_pause_s(ranks, at_step))
     await _tell_hold(ctx, job, machines, None)
     waited_s = ctx.clock.monotonic() - began
     raise RefusedError(f"job {job.name} did not reach step {at_step} in {waited_s:.0f} s; it goes on")
 
 
+class NextSave(Frozen):
+    """Where ranks could be held next so that nothing is lost."""
+
+    boundaries: Boundaries
+    away_s: float
+    """In about so many seconds; 0: not known."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether ranks should not be held until then."""
+        return self.away_s > LONGEST_HOLD_S
+
+
+async def next_save(ctx: Context, job: Job) -> NextSave:
+    """Look at the first machine's ranks for the steps that are saved: as the job file has them, or the script calls.
+
+    Raises:
+        HoldfastError: the machine does not answer.
+    """
+    ranks = await _ranks(ctx, ctx.ledger.machines_named(job.machines[:1]), job.name)
+    boundaries = Boundaries(every=job.spec.checkpoint.memory_every_steps)
+    rarest = max(ranks, key=lambda rank: rank.saves_every, default=None)
+    if rarest is not None and rarest.saves_every > boundaries.every:
+        boundaries = Boundaries(every=rarest.saves_every, at=rarest.saves_at)
+    furthest = _furthest(ranks)
+    away = boundaries.after(furthest + HOLD_AHEAD) - furthest
+    return NextSave(boundaries=boundaries, away_s=away * _step_s(ranks))
+
+
 async def hold_saved(
-    ctx: Context, job: Job, saved: Callable[[int], Awaitable[T | None]], *, every: int = 1
+    ctx: Context,
+    job: Job,
+    saved: Callable[[int], Awaitable[T | None]],
+    *,
+    following: NextSave | None = None,
 ) -> T:
     """Hold all ranks at one boundary whose very step is saved by all. When that cannot be, they go on.
 
@@ -163,20 +213,26 @@ async def hold_saved(
         ctx: of the playbook.
         job: that is held.
         saved: waits, bounded, until all have saved the step; None: some have not.
-        every: boundaries are multiples of it.
+        following: the next save, where it is known.
 
     Returns:
         what ``saved`` returned.
 
     Raises:
-        RefusedError: they did not come to one boundary, or its step is not saved by all.
+        RefusedError: they did not come to one boundary, or its step is not saved by all; or none is saved soon.
         UnavailableError: a machine does not answer.
     """
+    following = following or await next_save(ctx, job)
+    boundaries = following.boundaries
+    if following.is_far:
+        raise RefusedError(
+            f"every {boundaries.every} steps are saved, the next time in about {following.away_s:.0f} s"
+        )
     try:
         step: int | None = 0
         for _ in range(_BOUNDARIES):
-            at_step = step and _multiple(step + 1, every)
-            step = await hold_ranks(ctx, job, at_step, every=every, longest_s=LONGEST_HOLD_S)
+            at_step = step and boundaries.after(step + 1)
+            step = await hold_ranks(ctx, job, at_step, boundaries=boundaries, longest_s=LONGEST_HOLD_S)
             assert step is not None
             if (found := await saved(step)) is not None:
                 return found
@@ -195,23 +251,23 @@ async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: i
     fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.hold(order(machine))))
 
 
-def _multiple(step: int, every: int) -> int:
-    """Return the first multiple of ``every`` that is not before ``step``."""
-    return -(-step // every) * every
-
-
 def _limit_s(ranks: Sequence[RankState], at_step: int, every: int, longest_s: float) -> float:
     """Return how long the boundary is waited for: twice as long as the steps up to it take, within limits."""
     away = at_step - min((rank.step for rank in ranks), default=at_step)
-    step_s = max((rank.step_s for rank in ranks), default=0.0)
-    return max(HOLD_TIMEOUT_S * every, min(longest_s, 2 * away * step_s))
+    if (step_s := _step_s(ranks)) == 0:
+        return HOLD_TIMEOUT_S * every
+    return max(HOLD_TIMEOUT_S, min(max(longest_s, HOLD_TIMEOUT_S * every), 2 * away * step_s))
 
 
 def _pause_s(ranks: Sequence[RankState], at_step: int) -> float:
     """Return the pause before the next look: every agent is asked, and the boundary may be a hundred steps ahead."""
     away = at_step - 1 - _furthest(ranks)
-    step_s = max((rank.step_s for rank in ranks), default=0.0)
-    return min(LONGEST_LOOK_S, max(LOOK_S, away * step_s / 2))
+    return min(LONGEST_LOOK_S, max(LOOK_S, away * _step_s(ranks) / 2))
+
+
+def _step_s(ranks: Sequence[RankState]) -> float:
+    """Return how long a step takes, about; 0: not known."""
+    return max((rank.step_s for rank in ranks), default=0.0)
 
 
 def _furthest(ranks: Sequence[RankState]) -> int:

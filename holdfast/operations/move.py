@@ -13,7 +13,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
-from holdfast.operations.hold import hold_saved
+from holdfast.operations.hold import hold_saved, next_save
 from holdfast.operations.launch import start_orders
 from holdfast.operations.saved_step import SavedStep
 
@@ -21,6 +21,8 @@ LOOK_S = 0.1
 _LONGEST_HOLD_S = 10.0
 KEEP_S = 60.0
 """Ranks that were started ahead, and copies, are given up so long after the last look at them."""
+SOON_S = 20.0
+"""Ranks that were started ahead wait until the next step that is saved is so near."""
 _NOTHING_YET = RestorePlan(step=0, tier=None, reasons=("not known before the switch",))
 
 
@@ -87,7 +89,8 @@ async def wait_ahead(  # noqa: PLR0917
 ) -> Brought:
     """Wait until all ranks of the next epoch wait at their restore; without a rendezvous when they will not.
 
-    Keeps them, and the copies, alive meanwhile.
+    Where not every step is saved, wait until the next one that is is near as well, no longer than ``until``. Keeps
+    ranks, and the copies, alive meanwhile.
 
     Raises:
         UnavailableError: the machine that joins does not answer.
@@ -112,9 +115,10 @@ async def wait_ahead(  # noqa: PLR0917
         failed += [each.why_not for each in waiting.values() if each.why_not]
         if failed:
             return brought.model_copy(update={"rendezvous": None, "why_not": failed[0]})
-        if all(each.ready for each in waiting.values()):
+        late, ready = ctx.clock.now() > until, all(each.ready for each in waiting.values())
+        if ready and (late or (await next_save(ctx, job)).away_s <= SOON_S):
             return brought
-        if ctx.clock.now() > until:
+        if late:
             return brought.model_copy(
                 update={"rendezvous": None, "why_not": "not all ranks came to wait in time"}
             )
@@ -141,7 +145,7 @@ async def hold_for_move(ctx: Context, job: Job, leaves: str, joins: str) -> AtBo
     async def saved(step: int) -> AtBoundary | None:
         return await _wait_saved(ctx, job, leaves, joins, step)
 
-    return await hold_saved(ctx, job, saved, every=job.spec.checkpoint.memory_every_steps)
+    return await hold_saved(ctx, job, saved)
 
 
 async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> AtBoundary | None:

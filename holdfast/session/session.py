@@ -74,6 +74,8 @@ class Session:
         self._at_boundary = False
         self._due_step: int | None = None
         """The newest step of this epoch at which a save was due."""
+        self._due_every = 1
+        """Steps between the last two of these; the first is counted from the restored step."""
         self._stepped = time.perf_counter()
         self._notice = ForkNotice(context.rank, self._stand_by) if context else None
 
@@ -203,6 +205,7 @@ class Session:
             loss=encode(numbers["loss"]),
             grad_norm=encode(numbers["grad_norm"]),
             **({} if utilisation is None else {"mfu": encode(utilisation)}),
+            **({} if self._due_every == 1 else {"saves": (self._due_step, self._due_every)}),
             phases=self._phases.take(),
         )
         self._calls.steps()
@@ -213,7 +216,8 @@ class Session:
             self._digests.step(step, numbers["loss"], numbers["grad_norm"])
         if context.replay_steps is not None and bad:
             self._end_replay(ok=False, detail=", ".join(bad))
-        if self._at_boundary:  # the script does not checkpoint every step: stop here instead
+        if self._at_boundary and not self._is_expected(step):
+            # The script does not checkpoint every step: stop here instead, unless it is about to.
             self._pause_or_end()
         self._at_boundary = True
 
@@ -355,8 +359,13 @@ class Session:
         k, before = context.memory_every, self._due_step
         due = before is None or step % k == 0 or step // k > before // k
         if due:
+            self._due_every = max(1, step - (self._start if before is None else before))
             self._due_step = step
         return due
+
+    def _is_expected(self, step: int) -> bool:
+        """Return whether the script, which does not save every step, is about to save this one, by its last two."""
+        return self._due_every > 1 and step - self._due_every == self._due_step
 
     def _pause_or_end(self) -> None:
         context = self._context

@@ -124,7 +124,5 @@ def _not_protected(policy: CheckpointPolicy, copies: Copies, machines: int) -> t
     if not survives:
         found.append(f"A reboot or power cut of all machines: back to {s3}.")
     if (k := policy.memory_every_steps) > 1:
-        found.append(
-            f"Any fault, and any planned stop, costs up to {k - 1} steps: only every {k}th step is saved."
-        )
+        found.append(f"Any fault costs up to {k - 1} steps: only every {k}th step is saved.")
     return tuple(found)

@@ -76,5 +76,31 @@ def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, 
     assert digest(moved) == calm(site, steps)
 
 
+def test_a_script_that_saves_now_and_then_is_moved_after_a_step_that_it_saved(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    """After steps 7, 17, 27: ranks that are held anywhere else would do up to ten steps again, and are not moved."""
+    steps, last = 120, tmp_path / "steps"
+    moved, paced = tmp_path / "moved.pt", Paced(tmp_path)
+    record(paced.script, last)
+    text, call = paced.script.read_text(), "session.checkpoint(state, last=step == args.steps)"
+    assert text.count(call) == 1
+    paced.script.write_text(text.replace(call, f"step % 10 == 7 and {call}"))
+    machines = site.submit(
+        name, *("--out", str(moved)), steps=steps, code_dir=paced.code, every_step=True, first=18
+    ).machines
+    answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[1], "reason": "a test"})
+    assert answer.is_success, answer.text
+    incident = site.wait_recovered(name)
+    assert dict(site.done(incident)) == MOVED, site.told(name)
+    assert site.job(name).machines[0] == machines[0] != site.job(name).machines[1] != machines[1]
+    paced.hurry()
+    site.wait_done(name)
+    for rank in (0, 1):
+        told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
+        assert told == list(range(1, steps + 1)), site.told(name)
+    assert digest(moved) == calm(site, steps)
+
+
 def _stands_by(site: Site, machine: str) -> bool:
     return site.ledger.machine(machine).state is MachineState.STANDBY

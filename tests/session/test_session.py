@@ -15,7 +15,7 @@ from holdfast.errors import CheckpointError, SettingsError
 from holdfast.session import Session, boundary
 from holdfast.session.rank_context import RankContext
 from tests.session.conftest import MakeAgent
-from tests.session.small import run, session_of, training
+from tests.session.small import run, session_of, train, training
 
 pytestmark = pytest.mark.torch
 
@@ -167,6 +167,39 @@ def test_hold_waits_after_the_save_until_released(make_agent: MakeAgent) -> None
     thread.join(60)
     agent.wait_for(lambda: len(agent.of("step")) == 5)
     assert len(agent.of("released")) == 1
+
+
+def test_a_script_that_saves_now_and_then_is_held_after_a_save_that_it_is_about_to_make(
+    make_agent: MakeAgent,
+) -> None:
+    """Steps 4, 9, 14: at step 14 it is held in checkpoint(), and at 17, where no save is to come, in step()."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+
+    def script() -> None:
+        session.restore(state)
+        for step in range(1, 20):
+            train(state)
+            session.step(step)
+            if step % 5 == 4:
+                session.checkpoint(state)
+
+    agent.controls[0].hold_at_step = 14
+    thread = threading.Thread(target=script)
+    thread.start()
+    agent.wait_for(lambda: agent.of("held"))
+    assert agent.of("held")[-1]["step"] == 14
+    assert agent.shard(0, 14)
+    assert [tuple(each.get("saves", ())) for each in agent.of("step")[3:]] == [
+        *[()],
+        *[(4, 4)] * 5,
+        *[(9, 5)] * 5,
+    ]
+    agent.controls[0].hold_at_step = 17
+    agent.wait_for(lambda: agent.of("held")[-1]["step"] == 17)
+    agent.controls[0].hold_at_step = wire.NO_HOLD
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_step_costs_at_most_50_microseconds(make_agent: MakeAgent) -> None:

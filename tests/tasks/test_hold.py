@@ -46,6 +46,9 @@ class Ranks:
         self.orders: list[int | None] = []
         self.left_out = set[int]()
         """Steps that m1 does not save."""
+        self.saves = (0, 1)
+        """A step that is saved, and steps between two of these."""
+        self.step_s = 0.0
         self.past: int | None = None
         """The step at whose end m0 looks for no order any more: it is in its next one, for which it needs m1."""
         self.late_looks = 0
@@ -81,7 +84,17 @@ class Ranks:
             self._step()
         number = int(self._asked[1:])
         step, paused = self.steps[self._asked], late or self._held(self._asked)
-        rank = RankState(rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=paused)
+        saves_at, saves_every = self.saves
+        rank = RankState(
+            rank=number,
+            pid=1,
+            phase=RankPhase.RUNNING,
+            step=step,
+            step_s=self.step_s,
+            paused=paused,
+            saves_at=saves_at,
+            saves_every=saves_every,
+        )
         run = JobOnMachine(job=JOB, epoch=1, ranks=(rank,))
         steps = [each for each in range(1, step + 1) if number == 0 or each not in self.left_out]
         shard = Shard(
@@ -165,13 +178,13 @@ async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(
 ) -> None:
     """It heard of the boundary after its call: what comes back is the step that all saved."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    ranks.left_out = {14}
+    ranks.left_out = {15}
     case = case_of(ctx, IncidentClass.CODE_UPDATE)
     await pause.hold_at_boundary.fn(case)
     (held,) = ctx.ledger.actions(case.incident_id)
-    assert held.result == {"held": True, "step": 15}
-    assert {each for each in ranks.orders if each} == {14, 15}
-    assert ranks.steps == {"m0": 15, "m1": 15}
+    assert held.result == {"held": True, "step": 16}
+    assert {each for each in ranks.orders if each} == {15, 16}
+    assert ranks.steps == {"m0": 16, "m1": 16}
 
 
 async def test_the_boundary_after_one_that_is_not_saved_is_one_that_is(
@@ -179,6 +192,8 @@ async def test_the_boundary_after_one_that_is_not_saved_is_one_that_is(
 ) -> None:
     """Ranks that had not reported a step since their start are held where they are, between two saves."""
     orders: list[int | None] = []
+
+    Ranks(monkeypatch, pace=lambda: 0).saves = (0, 10)
 
     async def held(_ctx: Context, _job: Job, at_step: int | None, **_: object) -> int | None:
         orders.append(at_step)
@@ -188,8 +203,33 @@ async def test_the_boundary_after_one_that_is_not_saved_is_one_that_is(
         return step if step % 10 == 0 else None
 
     monkeypatch.setattr(hold, "hold_ranks", held)
-    assert await hold.hold_saved(ctx, ctx.ledger.job(JOB), saved, every=10) == 20
+    assert await hold.hold_saved(ctx, ctx.ledger.job(JOB), saved) == 20
     assert orders == [0, 20]
+
+
+async def test_of_a_script_that_saves_now_and_then_a_step_that_it_saves_is_held(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls checkpoint() after steps 7, 57, 107: nothing is done again, where any other boundary cost 50 steps."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    ranks.saves, ranks.left_out = (7, 50), set(range(1, 200)) - {7, 57, 107}
+    case = case_of(ctx, IncidentClass.CODE_UPDATE)
+    await pause.hold_at_boundary.fn(case)
+    (held,) = ctx.ledger.actions(case.incident_id)
+    assert held.result == {"held": True, "step": 57}
+    assert {each for each in ranks.orders if each} == {57}
+
+
+async def test_a_save_that_is_far_is_not_waited_for(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update stops the job at the next step, and loses those since the last save; a move is refused."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    ranks.saves, ranks.step_s = (7, 50), 5.0
+    with pytest.raises(RefusedError, match="every 50 steps are saved, the next time in about 230 s"):
+        await move.hold_for_move(ctx, ctx.ledger.job(JOB), "m1", "m2")
+    case = case_of(ctx, IncidentClass.CODE_UPDATE)
+    await pause.hold_at_boundary.fn(case)
+    (held,) = ctx.ledger.actions(case.incident_id)
+    assert held.result == {"held": True, "step": 16}
 
 
 async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
@@ -212,7 +252,7 @@ async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
     case = case_of(ctx, IncidentClass.CODE_UPDATE)
     await pause.hold_at_boundary.fn(case)
     (held,) = ctx.ledger.actions(case.incident_id)
-    assert held.result == {"held": True, "step": 15}
+    assert held.result == {"held": True, "step": 16}
 
 
 async def test_only_machines_whose_shards_of_the_step_are_missing_are_asked_again(
@@ -254,7 +294,7 @@ async def test_ranks_that_save_no_boundary_go_on(ctx: Context, monkeypatch: pyte
     (held,) = ctx.ledger.actions(case.incident_id)
     assert held.result is not None
     assert not held.result["held"]
-    assert held.result["why"] == "step 16, at which the job was held, is not saved by all ranks"
+    assert held.result["why"] == "step 17, at which the job was held, is not saved by all ranks"
     assert ranks.hold_at == {"m0": None, "m1": None}
 
 
@@ -434,7 +474,7 @@ async def test_an_agent_without_ranks_of_the_job_is_no_obstacle_to_stopping_it(
     async def unknown(*_: object) -> None:
         raise UnknownError("no ranks of job 'gpt' on this machine")
 
-    monkeypatch.setattr(pause, "hold_saved", unknown)
+    monkeypatch.setattr(pause, "next_save", unknown)
     case = case_of(ctx, IncidentClass.SCALE_JOB)
     await pause.hold_at_boundary.fn(case)
     assert [(each.result or {}).get("held") for each in case.done("hold")] == [False]
@@ -498,9 +538,10 @@ def test_agents_are_asked_often_only_near_the_boundary(step: int, step_s: float,
         (60.0, 1, hold.LONGEST_HOLD_S, 120.0),
         (60.0, 1, hold.HOLD_TIMEOUT_S, 30.0),
         (15.0, 10, hold.LONGEST_HOLD_S, 300.0),
+        (0.1, 50, hold.LONGEST_HOLD_S, 30.0),
     ],
 )
 def test_slow_steps_are_waited_for(step_s: float, every: int, longest_s: float, limit_s: float) -> None:
     """A boundary is up to three steps ahead; a job whose step takes 15 s was never moved, nor held for an update."""
     rank = RankState(rank=0, pid=1, phase=RankPhase.RUNNING, step=10, step_s=step_s)
-    assert hold._limit_s([rank], 13, every, longest_s) == limit_s
+    assert hold._limit_s([rank], 10 + 3 * every, every, longest_s) == limit_s

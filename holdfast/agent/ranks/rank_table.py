@@ -115,6 +115,8 @@ class RankStatus:
     shard_nbytes: int = 0
     """Size of its newest shard."""
     saved_step: int = 0
+    saves: tuple[int, int] = (0, 1)
+    """As :attr:`.RankState.saves_at` and :attr:`.RankState.saves_every`."""
     waits: bool = False
     """Whether it has come to its restore."""
     restored: dict[str, Any] | None = None
@@ -155,6 +157,8 @@ class RankStatus:
             cpu_s=cpu_s,
             process_state=letter,
             exit_code=exit_code,
+            saves_at=self.saves[0],
+            saves_every=self.saves[1],
             paused=self.paused,
             kept=self.joined,
             keeps=self.keeps,
@@ -240,6 +244,8 @@ class RankTable:
         }
         row.loss, row.grad_norm = _number(message.get("loss")), _number(message.get("grad_norm"))
         row.mfu = _number(message.get("mfu"))
+        at, every = message.get("saves", (0, 1))
+        row.saves = _step(at), max(1, _step(every))
         if row.rank == self._lowest:
             stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
             mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))

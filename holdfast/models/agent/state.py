@@ -54,6 +54,10 @@ class RankState(Frozen):
     io_bytes: int = Field(0, ge=0)
     """Read and written by it and all that it started, at the same times; 0: not looked at."""
     exit_code: int | None = None
+    saves_at: Step = 0
+    """The newest step at which it was to save, where that is not every step; 0: every one, or not known."""
+    saves_every: int = Field(1, ge=1)
+    """Steps between the last two of these."""
     paused: bool = False
     kept: bool = False
     """Its process was there before this epoch, and was kept."""

@@ -264,6 +264,10 @@ async def test_phases_and_utilisation_are_in_the_state(board: RankTable, say: Sa
     state = board.rows[2].state(1, None, 0.0, "R", False)
     assert state.mfu is None
     assert len(state.phases) <= 32
+    assert (state.saves_at, state.saves_every) == (0, 1)
+    say("step", step=31, at=1.0, s=0.3, saves=(27, 9))
+    state = board.rows[2].state(1, None, 0.0, "R", False)
+    assert (state.saves_at, state.saves_every) == (27, 9)
 
 
 @pytest.mark.parametrize("clock", [1e9, 4e9], ids=["stopped", "ahead"])
