@@ -116,7 +116,7 @@ async def wait_ahead(  # noqa: PLR0917
         if failed:
             return brought.model_copy(update={"rendezvous": None, "why_not": failed[0]})
         late, ready = ctx.clock.now() > until, all(each.ready for each in waiting.values())
-        if ready and (late or (await next_save(ctx, job)).away_s <= SOON_S):
+        if ready and (late or await _saves_soon(ctx, job)):
             return brought
         if late:
             return brought.model_copy(
@@ -125,6 +125,14 @@ async def wait_ahead(  # noqa: PLR0917
         await mirror(ctx, job, leaves, joining)
         # A thousand machines take a second to ask, all of it this process's own: half of the time is others'.
         await ctx.clock.sleep(max(LOOK_S, min(ctx.clock.monotonic() - began, KEEP_S / 6)))
+
+
+async def _saves_soon(ctx: Context, job: Job) -> bool:
+    """Return whether a step that is saved is near; also where that is not known."""
+    try:
+        return (await next_save(ctx, job)).away_s <= SOON_S
+    except HoldfastError:
+        return True
 
 
 class AtBoundary(Frozen):

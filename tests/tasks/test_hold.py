@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from holdfast.errors import RefusedError, SilentError, StaleError, UnavailableError, UnknownError
-from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
+from holdfast.models.agent import (
+    AgentState,
+    Hold,
+    JobOnMachine,
+    RankPhase,
+    RankState,
+    Rendezvous,
+    Waiting,
+)
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import Job, JobState
@@ -20,6 +28,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.saved_step import SavedStep
 from holdfast.tasks import pause, switch
 from holdfast.tasks.context import use
+from tests.storage.ledger.samples import register
 from tests.tasks.two_machines import JOB, case_of, running_job
 
 
@@ -230,6 +239,42 @@ async def test_a_save_that_is_far_is_not_waited_for(ctx: Context, monkeypatch: p
     await pause.hold_at_boundary.fn(case)
     (held,) = ctx.ledger.actions(case.incident_id)
     assert held.result == {"held": True, "step": 16}
+
+
+@pytest.mark.parametrize(
+    ("seen", "until_s", "looks"),
+    [
+        ([45.0, 30.0, 15.0], 600.0, 3),
+        ([45.0, 30.0, 15.0], -1.0, 1),
+        ([45.0, UnavailableError("m0"), 15.0], 600.0, 2),
+        ([0.0], 600.0, 1),
+    ],
+    ids=["near at last", "too late to wait", "not known", "every step"],
+)
+async def test_ranks_that_were_started_ahead_wait_until_a_save_is_near(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, seen: list[Any], until_s: float, looks: int
+) -> None:
+    """They end 60 s after they were asked for last: the switch begins shortly before the step that is saved."""
+    asked: list[str] = []
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        asked.extend(machine.name for machine in machines)
+        return {name: Waiting(ready=True) for name in ("m0", "m2")}
+
+    async def next_save(*_: object) -> hold.NextSave:
+        if isinstance(away := seen.pop(0), Exception):
+            raise away
+        return hold.NextSave(boundaries=hold.Boundaries(), away_s=away)
+
+    register(ctx.ledger, "m2")
+    monkeypatch.setattr(fleet, "ask", ask)
+    monkeypatch.setattr(move, "next_save", next_save)
+    monkeypatch.setattr(move, "start_orders", lambda *_: {})
+    meet = Rendezvous(host="127.0.0.1", port=1)
+    brought = move.Brought(epoch=2, rendezvous=meet)
+    until = ctx.clock.now() + until_s
+    assert await move.wait_ahead(ctx, ctx.ledger.job(JOB), "m1", "m2", brought, until) == brought
+    assert asked.count("m2") == looks
 
 
 async def test_a_machine_that_is_slow_to_answer_is_asked_at_the_next_boundary(
