@@ -68,7 +68,13 @@ class Chromium:
     def stop(self) -> None:
         """End it, and remove its profile."""
         end(self._process)
-        shutil.rmtree(self._profile, ignore_errors=True)
+
+        def gone() -> bool:
+            """Whether nothing is left there: its child processes write until they notice its end."""
+            shutil.rmtree(self._profile, ignore_errors=True)
+            return not Path(self._profile).exists()
+
+        wait_for("the end of Chromium's children", gone, DEADLINE_S, every_s=0.05)
 
 
 def shades(png: Path) -> tuple[int, int, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +17,9 @@ ENV = "NVML_STUB"
 @functools.cache
 def build() -> Path:
     """Compile the library once per test process; returns its path. Needs gcc."""
-    library = Path(tempfile.mkdtemp(prefix="holdfast-nvml-")) / "libnvidia-ml.so.1"
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-nvml-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = folder / "libnvidia-ml.so.1"
     subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, SOURCE], check=True
     )
