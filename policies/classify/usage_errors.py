@@ -54,6 +54,11 @@ def refusal(roots: Sequence[Alert]) -> str:
     return (named or messages or [""])[0][:_LONGEST_REFUSAL]
 
 
+def is_told(alert: Alert) -> bool:
+    """Return whether a rank ended with a word about its command line: that of every rank, whatever its machine."""
+    return _refused(alert) and bool(message_of(alert))
+
+
 def _refused(alert: Alert) -> bool:
     evidence = alert.evidence
     if evidence.get("signal") or evidence.get("error_type") or evidence.get("cause"):

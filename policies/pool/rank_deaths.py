@@ -14,7 +14,7 @@ from collections.abc import Sequence, Set
 
 from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
-from holdfast.policies.classify import exits
+from holdfast.policies.classify import exits, usage_errors
 from holdfast.policies.classify.signature import same_place, what
 from holdfast.policies.config.ladders import FlapPolicy, GpuErrorsPolicy
 from holdfast.policies.config.policy import ClassifyPolicy
@@ -33,7 +33,7 @@ class Death(Frozen):
     rank: int
     what: str
     raised: bool = False
-    """Whether an exception was raised in the job's own code, or by how the job is set up."""
+    """Whether an exception was raised in the job's own code, or by how the job is set up; its command line too."""
     of_gpu: bool = False
     """Whether an error of the GPU ended it."""
     step: int | None = None
@@ -53,7 +53,7 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
     if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
         return None
     cause = alert.evidence.get("cause")
-    own = exits.is_user_code(alert, policy) or cause in ("code", "setup")
+    own = exits.is_user_code(alert, policy) or cause in ("code", "setup") or usage_errors.is_told(alert)
     raised = own or (bool(alert.evidence.get("user_frame")) and cause != "gpu")
     known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
     return Death.model_validate(

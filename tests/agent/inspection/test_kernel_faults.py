@@ -161,6 +161,9 @@ OTHERS = [
     ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu_lost", {"pci": "0000:3b:00.0"}),
     ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),
     ("NVRM: GPU 0000:c1:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu_lost", {"pci": "0000:c1:00.0"}),
+    ("NVRM: GPU6 RmInitAdapter: Cannot initialize GSP firmware RM", "gpu_lost", {}),
+    ("NVRM RmInitAdapter: Cannot initialize GSP firmware RM", "gpu_lost", {}),
+    ("NVRM: GPU0 iovaspaceDestruct_IMPL: 1 left-over mappings in IOVAS 0x100", None, {}),
     ("vfio: device 0000:5e:00.0: Fatal error of its own", None, {}),
     *[
         (f"amdgpu 0000:08:00.0: {told} hardware error(ERREVENT_ATHUB_INTERRUPT) detected!", "gpu_lost", {})

@@ -63,6 +63,35 @@ LINES = [
         "rdma_retry_exceeded",
     ),
     ("node3:1:2 [0] NCCL WARN Call to ibv_modify_qp failed with error Connection timed out", "rdma_device"),
+    ("ib_iface.c:1138 UCX  ERROR ibv_create_cq(cqe=256) failed: Connection timed out", "rdma_device"),
+    ("ib_mlx5.c:93   UCX  ERROR mlx5dv_create_cq(cqe=4608) failed: Operation canceled", "rdma_device"),
+    (
+        "ib_iface.c:1138 UCX  ERROR ibv_create_cq(cqe=256) failed: Cannot allocate memory",
+        "host_out_of_memory",
+    ),
+    ("Failed to modify QP to RTR: Connection timed out", "rdma_device"),
+    (
+        "ib_mlx5_log.c:177  Local QP operation on mlx5_0:1/IB (synd 0x2 vend 0x68 hw_synd 0/17)",
+        "rdma_completion",
+    ),
+    (
+        "init_worker(38): ucx function returned with failed status(ucx_init.c 38 init_worker Input/output error)",
+        "mpi_fabric",
+    ),
+    ("AssertionError: tensor([[0.1250, nan, 1.5000]], device='cuda:0')", "not_finite_tensor"),
+    (
+        "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header",
+        "numpy_mismatch",
+    ),
+    (
+        "RuntimeError: module compiled against ABI version 0x1000009 but this version of numpy is 0x2000000",
+        "numpy_mismatch",
+    ),
+    (
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+        "environment variable MASTER_ADDR expected, but not set",
+        "rank_untold",
+    ),
     ("torch.distributed.DistBackendError: ncclRemoteError: A call failed", "nccl_peer_gone"),
     ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl_cuda"),
     ("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2033", "gloo_peer_lost"),

@@ -110,6 +110,14 @@ def test_deaths_at_one_step_are_one() -> None:
         ({"error_type": "RuntimeError", "cause": "setup"}, True),
         ({"error_type": "RuntimeError", "cause": "code"}, True),
         ({"exit_code": 1}, False),
+        ({"exit_code": 2}, False),
+        (
+            {
+                "exit_code": 2,
+                "log_tail": "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lr=1\n",
+            },
+            True,
+        ),
     ],
 )
 def test_what_its_own_code_raised_is_no_machines(evidence: dict[str, object], raised: bool) -> None:
