@@ -19,7 +19,13 @@ AGREEMENT = "holdfast/session/agreement"
 WAITING_DEPTH = 2
 _DISPATCH = ("torch/_ops.py", "torch/_library/")
 """Between an operator that is called and what it runs: DTensor's collectives lie behind some such frames."""
-_WORK_WAIT = ("wait", "torch/distributed", 0)
+_ENGINE = "_engine_run_backward"
+_CALLS = {
+    ".wait(": ("wait", "torch/distributed", 0),
+    "_execution_engine.run_backward(": (_ENGINE, "torch/autograd", 0),
+}
+"""Of a line that calls what has no frame: the work of an asynchronous collective, and torch's engine of backward, which
+Megatron and torch before 2.2 call by themselves."""
 Signature = tuple[tuple[str, str, int], ...]
 """Function, file and line (0: left out) of each frame, innermost first as py-spy gives them."""
 
@@ -43,11 +49,12 @@ def signature(dump: StackDump, with_lines: bool = False) -> Signature:
     """Return the key by which stacks are compared.
 
     Lines are left out by default: ranks inside one collective may be a line apart. Functions of extension modules have
-    no frame: where the innermost one calls ``wait`` of an object, such as the work of an asynchronous collective, that
-    call is put before it. Waits of Python's own library have frames, and are innermost themselves.
+    no frame: where the innermost one calls ``wait`` of an object, or backward's engine, that call is put before it.
+    Waits of Python's own library have frames, and are innermost themselves.
     """
     frames = tuple((frame.function, frame.file, frame.line if with_lines else 0) for frame in dump.frames)
-    return (_WORK_WAIT, *frames) if frames and ".wait(" in dump.frames[0].source else frames
+    source = dump.frames[0].source if frames and frames[0][0] != _ENGINE else ""
+    return (*(frame for call, frame in _CALLS.items() if call in source), *frames)
 
 
 def compared(stacks: Sequence[StackDump]) -> list[StackDump]:

@@ -129,6 +129,24 @@ def test_a_wait_for_a_work_of_torch_is_a_wait() -> None:
     assert found([dump(0, SLEEP, per=1), *several, dump(3, REDUCE, per=1)], of).suspects == ("m0",)
 
 
+@pytest.mark.parametrize(
+    "top",
+    [
+        ("custom_backward", "megatron/core/pipeline_parallel/schedules.py"),
+        ("backward", "torch/autograd/__init__.py"),
+        WAIT,
+    ],
+)
+def test_who_calls_backwards_engine_waits(top: tuple[str, str]) -> None:
+    """Megatron does by itself, as torch before 2.2: the engine's own thread is in a collective."""
+    backward = dump(7, top)
+    inner = backward.frames[0].model_copy(update={"source": "    Variable._execution_engine.run_backward("})
+    backward = backward.model_copy(update={"frames": (inner, *backward.frames[1:])})
+    assert found([*(dump(r, REDUCE) for r in range(7)), backward]).suspects == ()
+    several = [backward.model_copy(update={"rank": rank, "machine": f"m{rank // 2}"}) for rank in range(1, 8)]
+    assert found([dump(0, SLEEP), *several]).suspects == ("m0",)
+
+
 def test_user_code_called_from_backward_does_not_wait() -> None:
     """Only the innermost frames count."""
     inner = [
