@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_S = 0.05
 """Before the first look for the peer's copy, in seconds."""
+APART_CALLS = 32
+"""A rank so many calls ahead of all others when it hears their votes shares no collective in its steps with them."""
 QUIET_S = 30.0
 """Between two lines in the log that report the same kind of failed saves."""
 
@@ -44,6 +46,8 @@ class Outcomes:
         """Another rank is gone, or at another call: no save can become common any more in this epoch."""
         self.telling = False
         """This rank waits for the others' votes."""
+        self.apart = False
+        """The others were many calls behind this rank when they gave their last votes."""
         self.may_again = False
         """A rank skipped the last call, or the next plan corrects it; the same on all ranks that heard its outcome."""
         self.common_step: int | None = None
@@ -93,6 +97,8 @@ class Outcomes:
         if result is None:
             return False
         self._hear(result, told, save)
+        # Ranks that keep step and only save more slowly, or whose peers do, are where this one is.
+        self.apart = self.due.decided - result.calls >= APART_CALLS
         if self._own.single:
             self._hear_of_copies(result, told)
         self.due.take(told.number, result)  # last: from now on the next save may begin

@@ -32,9 +32,8 @@ _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.01
 """A step that is over before the last save is complete waits at most this, or this part of a step:"""
-APART_CALLS = 8
-"""After so many calls left out in a row, since ranks that share no collective in their steps are calls apart, a rank
-waits for the others at most this, in seconds:"""
+WAIT_CALLS = 8
+"""After so many calls left out in a row a rank that is far ahead of the others waits for them, at most this, in s:"""
 APART_S = 2.0
 PATIENCE_SHARE = 0.01
 PLAN_PATIENCE_S = 600.0
@@ -268,7 +267,7 @@ class Saver:
     def _leave_out(self, step: int) -> None:
         """Save nothing at a call that is not due. A rank that is far ahead of the others waits for them a little."""
         self._skip(step)
-        if self._skipped >= APART_CALLS and self._outcomes.telling:
+        if self._skipped >= WAIT_CALLS and self._outcomes.apart and self._outcomes.telling:
             # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
             self._skipped = 0
             self.flush(APART_S)

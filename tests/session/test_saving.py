@@ -222,6 +222,26 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
     assert agent.of("skipped")[-1]["skipped"] == 3
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_only_a_rank_that_is_far_ahead_waits_for_the_others(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """Ranks that keep step wait for nobody: one whose peer is slow or away held all up, at every eighth call."""
+    agent, waits = make_agent(replicate=False), list[float]()
+    monkeypatch.setattr(boundary, "REPLICATION_S", 1000.0)
+    session, state = session_of(agent, **{wire.ENV_PATIENCE: "0"}), training()
+    session.restore(state)
+    saving = session._saver
+    monkeypatch.setattr(saving, "flush", waits.append)
+    saving._outcomes.telling, saving._outcomes.apart = True, apart
+    for step in range(1, 40):
+        session.step(step)
+        session.checkpoint(state)
+    assert session.counts.skipped > 30
+    assert (saver.APART_S in waits) is apart
+    agent.controls[0].replicated_step = 40
+
+
 def test_the_last_save_waits_for_the_one_before(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
