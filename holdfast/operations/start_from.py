@@ -14,7 +14,7 @@ from holdfast.models.start_from import StartFrom
 from holdfast.operations.context import Context
 from holdfast.policies.restore import lineage
 from holdfast.storage import objects
-from holdfast.storage.checkpoints.format.names_only import has_part, names_in, parts_of
+from holdfast.storage.checkpoints.format.names_only import files_in, has_part, names_in, parts_of
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.objects import ObjectStore
 
@@ -26,7 +26,7 @@ async def resolve(ctx: Context, spec: JobSpec) -> JobSpec:
     """Return the spec with the very checkpoint that it starts from: step and epoch.
 
     Raises:
-        RefusedError: there is no such job, step, path or part; nothing was changed.
+        RefusedError: there is no such job, step, path or part, or a file is missing; nothing was changed.
         UnavailableError: S3 does not answer.
     """
     source = spec.start_from
@@ -37,6 +37,7 @@ async def resolve(ctx: Context, spec: JobSpec) -> JobSpec:
     content = await asyncio.to_thread(_metadata, ctx, source)
     if content is not None:
         _require_parts(source, content)
+        await asyncio.to_thread(_require_files, ctx, source, content)
     return spec.model_copy(update={"start_from": source})
 
 
@@ -171,3 +172,45 @@ def _require_parts(source: StartFrom, content: bytes) -> None:
             raise RefusedError(
                 f"start_from.parts: {source.said}: no part {part!r} there; it has {', '.join(parts_of(names))}"
             )
+
+
+def _require_files(ctx: Context, source: StartFrom, content: bytes) -> None:
+    """Check that a foreign checkpoint's files are there, and long enough; a job's has digests, checked at its load."""
+    if source.path is None:
+        return
+    needs = files_in(content, f"start_from: {source.said}", (source.parts or {"": ""}).values())
+    if (place := source.store_and_prefix) is not None:
+        url, prefix = place
+        store = objects.from_settings(ctx.settings, url)
+        there = {each.key: each.nbytes for each in store.list(f"{prefix.rstrip('/')}/")}
+        keys = {name: manifests.object_key(prefix, name) for name in needs}
+        # What another checkpoint has of it lies elsewhere.
+        found = {
+            name: there[key] if key in there else _object_nbytes(store, key) for name, key in keys.items()
+        }
+    else:
+        found = {name: _nbytes(Path(source.path) / name) for name in needs}
+    for name, nbytes in sorted(needs.items()):
+        has = found[name]
+        if has is None:
+            raise RefusedError(
+                f"start_from.path = {source.path}: its .metadata names {name}, which is not there"
+            )
+        if has < nbytes:
+            raise RefusedError(
+                f"start_from.path = {source.path}: {name} was cut off: it has {has} bytes of at least {nbytes}"
+            )
+
+
+def _nbytes(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except (OSError, ValueError):  # a path with a zero is none
+        return None
+
+
+def _object_nbytes(store: ObjectStore, key: str) -> int | None:
+    try:
+        return store.head(key).nbytes
+    except UnknownError:
+        return None

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed import checkpoint as dcp
 
 from holdfast.cli import jobfile
 from holdfast.errors import LimitError, RefusedError, SettingsError
@@ -18,6 +20,7 @@ from holdfast.models.start_from import StartFrom
 from holdfast.operations import start_from
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
+from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage import servers
@@ -115,6 +118,37 @@ async def test_a_folder_is_looked_into(ctx: Context, tmp_path: Path) -> None:
         await resolved(ctx, path=str(tmp_path), parts=["net"])
     ctx.settings = ctx.settings.model_copy(update={"driver": "slurm"})
     assert (await resolved(ctx, path="/lustre/ckpt", parts=["net"])).path == "/lustre/ckpt"
+
+
+@pytest.mark.filterwarnings("ignore:.*assuming the intent")
+async def test_a_file_that_is_missing_or_cut_off_is_refused(
+    ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder and in S3, at submission; what lies behind the parts that are taken does not count."""
+    folder = tmp_path / "theirs"
+    dcp.save({"model": {"w": torch.ones(999)}, "epoch": 3}, checkpoint_id=folder, no_dist=True)
+    (file,) = folder.glob("*.distcp")
+    content = file.read_bytes()
+    url = f"s3://{ctx.store.bucket}/theirs"
+    monkeypatch.setattr(objects, "from_settings", lambda *_: ctx.store)
+    ctx.store.put("theirs/.metadata", (folder / ".metadata").read_bytes())
+    for kept, named in (
+        (None, "names __0_0.distcp, which is not there"),
+        (content[:-9], "__0_0.distcp was cut off"),
+    ):
+        file.unlink(missing_ok=True)
+        if kept is not None:
+            file.write_bytes(kept)
+            ctx.store.put(f"theirs/{file.name}", kept)
+        for path in (str(folder), url):
+            with pytest.raises(RefusedError, match=named):
+                await resolved(ctx, path=path)
+            if kept is not None:
+                assert await resolved(ctx, path=path, parts=["epoch"])
+    file.write_bytes(content)
+    ctx.store.put(f"theirs/{file.name}", content)
+    for path in (str(folder), url):
+        assert await resolved(ctx, path=path, parts=["model"])
 
 
 async def test_it_applies_only_without_a_state_and_is_claimed(ctx: Context) -> None:

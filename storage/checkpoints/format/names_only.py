@@ -1,8 +1,9 @@
-"""The names of a checkpoint's ``.metadata``, without torch, in bounds, running nothing that a pickle may contain."""
+"""Names and files in a checkpoint's ``.metadata``, without torch, in bounds, running nothing that a pickle has."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast import bounded_pickle
@@ -11,6 +12,7 @@ from holdfast.errors import CheckpointError
 
 _OTHERS = ("rng/", "own/", "structure/")
 """Items of single ranks."""
+_NONE = "it holds no checkpoint's metadata."
 
 
 class _Anything:
@@ -51,18 +53,40 @@ def names_in(metadata: bytes, where: str) -> frozenset[str]:
     Raises:
         CheckpointError: it is no metadata of torch.distributed.checkpoint.
     """
+    items = _loaded(metadata, where)["state_dict_metadata"]
+    return frozenset(name for name in items if isinstance(name, str))
+
+
+def files_in(metadata: bytes, where: str, parts: Iterable[str] = ("",)) -> dict[str, int]:
+    """Return the files with the bytes of these parts, by their paths in the checkpoint, and how long each is at least.
+
+    Raises:
+        CheckpointError: as for :func:`names_in`.
+    """
+    wanted, files = frozenset(parts), dict[str, int]()
+    places = _loaded(metadata, where).get("storage_data")
+    for item, place in places.items() if isinstance(places, dict) else ():
+        match _facts(item) | _facts(place):
+            case {"fqn": str(name), "relative_path": str(file), "offset": int(offset), "length": int(nbytes)}:
+                if any(has_part(frozenset({name}), part) for part in wanted):
+                    files[file] = max(files.get(file, 0), offset + nbytes)
+    return files
+
+
+def _facts(instance: Any) -> dict[Any, Any]:
+    return instance.state if isinstance(instance, _Anything) and isinstance(instance.state, dict) else {}
+
+
+def _loaded(metadata: bytes, where: str) -> dict[str, Any]:
     try:
-        found = bounded_pickle.load(metadata, kinds=_kind, max_operations=None)
-        items = found.state["state_dict_metadata"]
+        found = bounded_pickle.load(metadata, kinds=_kind, max_operations=None).state
+        if isinstance(found["state_dict_metadata"], dict):
+            return dict(found)
     except MaliciousPickleError as error:
         raise CheckpointError(f"{where}: its .metadata cannot be read: {error}.") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{where}: its .metadata cannot be read: it holds no checkpoint's metadata."
-        ) from error
-    if not isinstance(items, dict):
-        raise CheckpointError(f"{where}: its .metadata cannot be read: it holds no checkpoint's metadata.")
-    return frozenset(name for name in items if isinstance(name, str))
+        raise CheckpointError(f"{where}: its .metadata cannot be read: {_NONE}") from error
+    raise CheckpointError(f"{where}: its .metadata cannot be read: {_NONE}")
 
 
 def parts_of(names: frozenset[str]) -> list[str]:

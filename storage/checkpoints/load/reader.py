@@ -62,11 +62,15 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
     except (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         if isinstance(_cause(error), _OF_DEVICES):
             raise
-        kind = type(_cause(error)) if isinstance(_cause(error), CheckpointError) else CheckpointError
-        raise kind(
-            f"checkpoint {path}: {_first_line(error)}. The state given to Session.restore() must have "
-            "the names and shapes that were saved; restore an older checkpoint or an older code version."
-        ) from error
+        cause = _cause(error)
+        kind = type(cause) if isinstance(cause, CheckpointError) else CheckpointError
+        advice = (
+            "A file of it is missing, cut off or cannot be read; restore another checkpoint."
+            if isinstance(cause, OSError | EOFError)
+            else "The state given to Session.restore() must have the names and shapes that were saved; restore an "
+            "older checkpoint or an older code version."
+        )
+        raise kind(f"checkpoint {path}: {_first_line(error)}. {advice}") from error
     return state
 
 
@@ -151,7 +155,7 @@ def _cause(error: BaseException) -> BaseException:
 def _first_line(error: BaseException) -> str:
     if isinstance(error, CheckpointException) and error.failures:
         rank = next(iter(error.failures))
-        return f"rank {rank}: {_cause(error)}"
+        return f"rank {rank}: {first_line(_cause(error))}"
     return first_line(error)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.format.names_only import has_part, names_in, parts_of
+from holdfast.storage.checkpoints.format.names_only import files_in, has_part, names_in, parts_of
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*assuming the intent")]
@@ -33,6 +33,16 @@ def test_the_names_are_those_that_torch_reads(tmp_path: Path) -> None:
     assert parts_of(names) == ["app", "epoch", "model"]
     assert all(has_part(names, part) for part in ("model", "app", "app.ema", "epoch", ""))
     assert not any(has_part(names, part) for part in ("mod", "app.em", "optimizer"))
+
+
+def test_the_files_are_those_with_the_bytes(tmp_path: Path) -> None:
+    """With the length that each has at least; of some parts only theirs."""
+    dcp.save({"model": {"w": torch.ones(9)}, "epoch": 3}, checkpoint_id=tmp_path / "ckpt", no_dist=True)
+    content = (tmp_path / "ckpt" / ".metadata").read_bytes()
+    (file,) = (tmp_path / "ckpt").glob("*.distcp")
+    assert files_in(content, "it") == {file.name: file.stat().st_size}
+    assert files_in(content, "it", ["epoch"])[file.name] < file.stat().st_size
+    assert files_in(content, "it", ["optimizer"]) == {}
 
 
 def test_nothing_in_it_is_run(tmp_path: Path) -> None:
