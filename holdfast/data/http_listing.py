@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import httpx
 
@@ -21,6 +21,8 @@ from holdfast.errors import SettingsError, SourceError, UnavailableError
 MOST_PAGES = 100_000
 MOST_REDIRECTS = 20
 AT_ONCE = 8
+_PLAIN = "/:@!$&'()*+,;=~"
+"""Characters that a path of an address may have as they are, beside letters, digits and ``_.-``."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class HttpPlace:
         )
 
     def _url(self, file: File) -> str:
-        return urljoin(self._base, httpx.URL("").copy_with(path="/" + file.path).raw_path.decode()[1:])
+        return self._base + quote(file.path, safe=_PLAIN)
 
     def _ask(self, method: str, url: str, **headers: str) -> httpx.Response:
         last: Exception | None = None

@@ -148,6 +148,16 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     assert bool(Ranged.asked) == (request.param == "ranges")
 
 
+def test_a_name_of_an_http_listing_may_have_any_character(server: tuple[str, Path]) -> None:
+    """Each file is asked for by its own address: one named ``%41`` is not the one named ``A``."""
+    address, root = server
+    (root / "odd").mkdir()
+    names = ["A", "%41", "100%25", "a#b?", "a&b=c", "a+b;c", "t\u00ebst \u65e5", "x:y@z", "[1]*"]
+    for number, name in enumerate(names):
+        write(root / "odd" / f"{name}.jsonl", range(number, number + 1))
+    assert sorted(lists(data.http(f"{address}/odd/"))) == list(range(len(names)))
+
+
 def test_pages_of_links_are_read(server: tuple[str, Path]) -> None:
     assert sorted(both(functools.partial(data.http, f"{server[0]}/"))) == list(range(50))
 
