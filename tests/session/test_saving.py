@@ -217,8 +217,8 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
     assert session.flush(20)
     assert session.counts == Counts(saved=2, skipped=3, common=2)
     assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 5]
+    agent.wait_for(lambda: len(agent.of("skipped")) == 3 and len(agent.of("common")) == 2)
     assert [(each["since"], each["step"]) for each in agent.of("common")] == [(0, 1), (1, 5)]
-    agent.wait_for(lambda: len(agent.of("skipped")) == 3)
     assert agent.of("skipped")[-1]["skipped"] == 3
 
 
