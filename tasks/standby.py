@@ -16,9 +16,8 @@ from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import shrink
 
 
-@task(task_run_name="swap in standbys for {case.job}")
 async def swap_in(case: RecoveryContext) -> dict[str, str]:
-    """Give every slot whose machine is out of service a standby; returns old name to new name.
+    """Give every slot whose machine is out of service a standby; returns old name to new name. No task without one.
 
     With too few standbys an elastic job goes on with fewer machines, and grows when there are more; for another job
     the shortfall is provisioned and waited for.
@@ -26,6 +25,16 @@ async def swap_in(case: RecoveryContext) -> dict[str, str]:
     Raises:
         NoStandbyError: none came within the policy's time.
     """
+    begun = case.ctx.ledger.actions(case.incident_id)
+    if not any(action.kind in ("swap", "shrink") for action in begun) and all(
+        machine.serves(case.job) for machine in case.machines_now()
+    ):
+        return {}
+    return await _swapped_in(case)
+
+
+@task(task_run_name="swap in standbys for {case.job}")
+async def _swapped_in(case: RecoveryContext) -> dict[str, str]:
     # Those of earlier attempts too: one that was killed may have left a swap without its result.
     begun = case.ctx.ledger.actions(case.incident_id, "swap")
     swapped = {}

@@ -41,8 +41,13 @@ CLASSES = frozenset({IncidentClass.JOB_CRASH, IncidentClass.MACHINE_FAULT})
 """Classes whose playbooks stop the job before everything else."""
 
 
-async def head_start(ctx: Context, incident: Incident) -> None:
+async def head_start(ctx: Context, incident: Incident, *, keeps: bool = True) -> None:
     """Make the first acts for a new incident, within seconds; errors are logged, since the playbook does the rest.
+
+    Args:
+        ctx: services.
+        incident: just opened.
+        keeps: whether ranks of the job may keep their processes, so that its next epoch may be started first.
 
     Raises:
         StaleError: the incident was closed or taken up meanwhile.
@@ -59,7 +64,7 @@ async def head_start(ctx: Context, incident: Incident) -> None:
     actor = Actor(ctx, incident.id, job.name, incident.attempt, holder)
     try:
         async with asyncio.timeout(HEAD_START_S - 1.0):
-            await _acts(actor, incident, job)
+            await _acts(actor, incident, job, keeps=keeps)
     except TimeoutError:
         _log.info("%s: the head start took too long; the playbook goes on", incident.id)
     except HoldfastError as error:
@@ -69,7 +74,7 @@ async def head_start(ctx: Context, incident: Incident) -> None:
             ctx.ledger.release_job(job.name, holder)
 
 
-async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
+async def _acts(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> None:
     ctx = actor.ctx
     broken = stopping.Broken(
         job=job.name,
@@ -87,7 +92,7 @@ async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
 
     # Made meanwhile: the next epoch finds them there.
     meeting = asyncio.create_task(_meeting(ctx, incident, job))
-    noting = asyncio.create_task(asyncio.to_thread(_note, actor, incident, job))
+    noting = asyncio.create_task(asyncio.to_thread(_note, actor, incident, job, keeps=keeps))
     try:
         await actor.once("pause", f"e{incident.epoch}", stopping.intent(ctx, broken), stop)
     finally:
@@ -120,8 +125,12 @@ async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
     await actor.once("start", f"after-e{incident.epoch}", {"bound": incident.last_good_step}, start)
 
 
-async def _restarted_first(actor: Actor, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
+async def _restarted_first(
+    actor: Actor, incident: Incident, job: Job, told: Fenced, past: _Past | None
+) -> str:
     """Record that the job is restarted before its diagnosis; return why it is not, empty: it is."""
+    if past is None:
+        return "no rank keeps its process"
     if why := _why_not(actor.ctx, incident, job, told, past):
         return why
 
@@ -151,10 +160,12 @@ class _Past:
     rung: Rung
 
 
-def _note(actor: Actor, incident: Incident, job: Job) -> _Past:
-    """Record that the incident was taken up, and read what the decision needs (blocking)."""
+def _note(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> _Past | None:
+    """Record that the incident was taken up, and read what the decision needs, where there is one (blocking)."""
     note_taken_up(actor.ctx, incident.id, job, 0)
     actor.ledger.set_job(job.name, state=JobState.RECOVERING, unless=JobState.STOPPED)
+    if not keeps or incident.incident_class is IncidentClass.MACHINE_FAULT:
+        return None
     return _Past(recurrence(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
 
 

@@ -218,10 +218,10 @@ class FakeActs:
     async def release(self, machine: str, incarnation: str) -> None:
         self.calls.append(("release", machine, incarnation))
 
-    async def head_start(self, incident: Incident) -> None:
+    async def head_start(self, incident: Incident, *, keeps: bool) -> None:
         """Make it where it has services to make it with; else the playbook does all."""
         if self.services is not None:
-            await head_start.head_start(self.services, incident)
+            await head_start.head_start(self.services, incident, keeps=keeps)
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         self.calls.append(("stacks", machine.name, job, str(epoch)))

@@ -351,7 +351,7 @@ async def test_a_machine_that_was_let_go_takes_no_slot_but_its_own(ctx: Context,
     register(ctx, "m1", "b@u2")
     ctx.ledger.let_go("m1", "a@u1", "gpt", case.lease)
     register(ctx, "m2", "a@u1")
-    await standby.swap_in.fn(case)
+    await standby._swapped_in.fn(case)
     assert ctx.ledger.job("gpt").machines == ("m2", "m1")
 
 
@@ -371,14 +371,14 @@ async def test_a_machine_that_came_back_and_fails_again_goes_again(
     register(ctx, "m1", "b@u2")
     ctx.ledger.let_go("m1", "a@u1", "gpt", case.lease)
     ctx.ledger.finish(case.incident_id, "evict:m1", {})
-    assert await standby.swap_in.fn(case) == {"m1": "m1"}
+    assert await standby._swapped_in.fn(case) == {"m1": "m1"}
     if fails_again:
         lost = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", incarnation="b@u2", at=2.0)
         ctx.ledger.join(case.incident_id, [lost.model_copy(update={"fingerprint": "again"})])
     await evicting.take_machines_out.fn(case, ("m1",), "GPU lost", Scope.CLUSTER)
     assert engine.evicted == ([("m1", "u2")] if fails_again else [])
     register(ctx, "m2", "a@u1")
-    assert (await standby.swap_in.fn(case))["m1"] == ("m2" if fails_again else "m1")
+    assert (await standby._swapped_in.fn(case))["m1"] == ("m2" if fails_again else "m1")
     assert ctx.ledger.job("gpt").machines == ("m0", "m2" if fails_again else "m1")
 
 
@@ -397,7 +397,7 @@ async def test_an_attempt_that_slept_takes_no_standby(
 
     monkeypatch.setattr(swap, "excluded", an_hour_later)
     with pytest.raises(StaleError, match="run 1 may not act on it any more"):
-        await standby.swap_in.fn(case)
+        await standby._swapped_in.fn(case)
     assert ctx.ledger.machine("m2").state is MachineState.STANDBY
     assert ctx.ledger.job("gpt").machines == ("m0", "m1")
 

@@ -11,8 +11,9 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
-from holdfast.models.job import JobSpec, Mode
+from holdfast.models.job import Job, JobSpec, Mode
 from holdfast.models.lease import HEAD_START, HEAD_START_S
+from holdfast.operations import head_start as starting
 from holdfast.operations.context import Context
 from holdfast.operations.head_start import head_start
 from holdfast.operations.once import Actor
@@ -20,6 +21,7 @@ from holdfast.operations.recurrence import Recurrence, recurrence
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import lease
+from tests.tasks.two_machines import case_of, running_job
 
 
 @pytest.fixture
@@ -78,6 +80,23 @@ async def test_no_head_start_beside_a_playbook_that_was_faster(ctx: Context) -> 
     with pytest.raises(RefusedError):
         await head_start(ctx, incident)
     assert not ctx.ledger.actions(incident.id)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_the_past_is_read_only_where_ranks_may_keep_their_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    """Otherwise it decides nothing, and the playbook's run waits for the processors."""
+    ctx = running_job(tmp_path)
+    read: list[str] = []
+
+    def of_the_job(_ctx: Context, _incident: Incident, job: Job) -> Recurrence:
+        read.append(job.name)
+        return Recurrence()
+
+    monkeypatch.setattr(starting, "recurrence", of_the_job)
+    await head_start(ctx, case_of(ctx, IncidentClass.JOB_CRASH).incident, keeps=keeps)
+    assert read == (["gpt"] if keeps else [])
 
 
 async def test_nothing_is_touched_of_a_job_that_is_observed(ctx: Context) -> None:

@@ -71,7 +71,7 @@ class JobActs(Protocol):
         """Have the machine's agent take the stacks of a job's ranks now."""
         ...
 
-    async def head_start(self, incident: Incident) -> None:
+    async def head_start(self, incident: Incident, *, keeps: bool) -> None:
         """Make the first acts for a new incident while its playbook's run is being started."""
         ...
 
@@ -151,9 +151,9 @@ class Operations:
         """Have the machine's agent take the stacks of a job's ranks now."""
         return await self._ctx.agent(machine).stacks(job, epoch)
 
-    async def head_start(self, incident: Incident) -> None:
+    async def head_start(self, incident: Incident, *, keeps: bool) -> None:
         """Make the first acts for a new incident while its playbook's run is being started."""
-        await head_start.head_start(self._ctx, incident)
+        await head_start.head_start(self._ctx, incident, keeps=keeps)
 
 
 class ApartOperations(Operations):
@@ -172,7 +172,7 @@ class ApartOperations(Operations):
             self._ctx.secret  # noqa: B018
             self._ctx.http  # noqa: B018
 
-    async def head_start(self, incident: Incident) -> None:
+    async def head_start(self, incident: Incident, *, keeps: bool) -> None:
         """Make the first acts for a new incident while its playbook's run is being started."""
-        done = asyncio.run_coroutine_threadsafe(super().head_start(incident), self._loop)
+        done = asyncio.run_coroutine_threadsafe(super().head_start(incident, keeps=keeps), self._loop)
         await asyncio.wrap_future(done)

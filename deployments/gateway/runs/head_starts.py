@@ -34,7 +34,7 @@ class HeadStarts:
 
     async def _begin(self, incident: Incident, *, later: bool) -> None:
         try:
-            await self._acts.head_start(incident)
+            await self._acts.head_start(incident, keeps=later)
         except HoldfastError as error:
             log.info("%s: no head start: %s", incident.id, error)
         finally:
