@@ -19,6 +19,8 @@ from holdfast.policies.escalate import overtake
 HOLD_TIMEOUT_S = 30.0
 LONGEST_HOLD_S = 120.0
 """The same for a playbook, where steps take long: a boundary is up to three of them ahead."""
+SOON_S = 20.0
+"""A boundary that is so near is soon reached."""
 
 LOOK_S = 0.02
 """Between two looks while the ranks are a step from the boundary; longer while they are further away, at most:"""
@@ -172,13 +174,20 @@ class NextSave(Frozen):
     """Where ranks could be held next so that nothing is lost."""
 
     boundaries: Boundaries
+    away: int
+    """Steps to it from the furthest rank's last one."""
     away_s: float
-    """In about so many seconds; 0: not known."""
+    """How long they take, about; 0: not known."""
 
     @property
     def is_far(self) -> bool:
-        """Whether ranks should not be held until then."""
-        return self.away_s > LONGEST_HOLD_S
+        """Whether it is not waited for. One of every step is, however long these take."""
+        return self.boundaries.every > 1 and self.away_s > LONGEST_HOLD_S
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether ranks may be ordered to hold there now."""
+        return self.away <= HOLD_AHEAD or self.away_s <= SOON_S
 
 
 async def next_save(ctx: Context, job: Job) -> NextSave:
@@ -194,7 +203,7 @@ async def next_save(ctx: Context, job: Job) -> NextSave:
         boundaries = Boundaries(every=rarest.saves_every, at=rarest.saves_at)
     furthest = _furthest(ranks)
     away = boundaries.after(furthest + HOLD_AHEAD) - furthest
-    return NextSave(boundaries=boundaries, away_s=away * _step_s(ranks))
+    return NextSave(boundaries=boundaries, away=away, away_s=away * _step_s(ranks))
 
 
 async def hold_saved(

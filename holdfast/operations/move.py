@@ -21,8 +21,6 @@ LOOK_S = 0.1
 _LONGEST_HOLD_S = 10.0
 KEEP_S = 60.0
 """Ranks that were started ahead, and copies, are given up so long after the last look at them."""
-SOON_S = 20.0
-"""Ranks that were started ahead wait until the next step that is saved is so near."""
 _NOTHING_YET = RestorePlan(step=0, tier=None, reasons=("not known before the switch",))
 
 
@@ -130,7 +128,7 @@ async def wait_ahead(  # noqa: PLR0917
 async def _saves_soon(ctx: Context, job: Job) -> bool:
     """Return whether a step that is saved is near; also where that is not known."""
     try:
-        return (await next_save(ctx, job)).away_s <= SOON_S
+        return (await next_save(ctx, job)).is_soon
     except HoldfastError:
         return True
 

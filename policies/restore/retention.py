@@ -49,13 +49,13 @@ def keep(
     return kept
 
 
-def _first_of_each(checkpoints: Sequence[RemoteCheckpoint], every: int) -> Collection[int]:
+def _first_of_each(checkpoints: Sequence[RemoteCheckpoint], every: int) -> frozenset[int]:
     """Return the first step at or after each multiple of ``every`` (0: none): saves that take long miss multiples."""
     first: dict[int, int] = {}
     for step in sorted(each.step for each in checkpoints if not each.suspect):
         if every and step >= every:
             first.setdefault(step // every, step)
-    return first.values()
+    return frozenset(first.values())
 
 
 def _last(checkpoints: Sequence[RemoteCheckpoint], count: int) -> list[RemoteCheckpoint]:

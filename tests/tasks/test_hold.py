@@ -229,6 +229,15 @@ async def test_of_a_script_that_saves_now_and_then_a_step_that_it_saves_is_held(
     assert {each for each in ranks.orders if each} == {57}
 
 
+async def test_a_boundary_of_every_step_is_waited_for_however_long_steps_are(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ever: it cannot be nearer."""
+    Ranks(monkeypatch, pace=lambda: 0).step_s = 70.0
+    following = await hold.next_save(ctx, ctx.ledger.job(JOB))
+    assert (following.away, following.is_far, following.is_soon) == (hold.HOLD_AHEAD, False, True)
+
+
 async def test_a_save_that_is_far_is_not_waited_for(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update stops the job at the next step, and loses those since the last save; a move is refused."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
@@ -242,17 +251,23 @@ async def test_a_save_that_is_far_is_not_waited_for(ctx: Context, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("seen", "until_s", "looks"),
+    ("seen", "step_s", "until_s", "looks"),
     [
-        ([45.0, 30.0, 15.0], 600.0, 3),
-        ([45.0, 30.0, 15.0], -1.0, 1),
-        ([45.0, UnavailableError("m0"), 15.0], 600.0, 2),
-        ([0.0], 600.0, 1),
+        ([9, 6, 3], 5.0, 600.0, 3),
+        ([9, 6, 3], 5.0, -1.0, 1),
+        ([9, UnavailableError("m0"), 3], 5.0, 600.0, 2),
+        ([3, 2], 30.0, 600.0, 2),
+        ([2], 30.0, 600.0, 1),
     ],
-    ids=["near at last", "too late to wait", "not known", "every step"],
+    ids=["near at last", "too late to wait", "not known", "slow steps", "every step"],
 )
-async def test_ranks_that_were_started_ahead_wait_until_a_save_is_near(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch, seen: list[Any], until_s: float, looks: int
+async def test_ranks_that_were_started_ahead_wait_until_a_save_is_near(  # noqa: PLR0917
+    ctx: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[Any],
+    step_s: float,
+    until_s: float,
+    looks: int,
 ) -> None:
     """They end 60 s after they were asked for last: the switch begins shortly before the step that is saved."""
     asked: list[str] = []
@@ -264,7 +279,7 @@ async def test_ranks_that_were_started_ahead_wait_until_a_save_is_near(
     async def next_save(*_: object) -> hold.NextSave:
         if isinstance(away := seen.pop(0), Exception):
             raise away
-        return hold.NextSave(boundaries=hold.Boundaries(), away_s=away)
+        return hold.NextSave(boundaries=hold.Boundaries(), away=away, away_s=away * step_s)
 
     register(ctx.ledger, "m2")
     monkeypatch.setattr(fleet, "ask", ask)
