@@ -467,7 +467,7 @@ def test_a_script_that_counts_from_the_beginning_again_is_told(make_agent: MakeA
         session.checkpoint(state)
         assert session.flush()
     assert session.counts == Counts(saved=1, failed=2, common=1, unstepped=1)
-    agent.wait_for(lambda: agent.of("common")[-1]["since"] == 3)
+    agent.wait_for(lambda: [each["since"] for each in agent.of("common")][-1:] == [3])
     agent.wait_for(lambda: agent.of("save_failed"))
     assert (
         "was restored at step 3, and the script counts from an older one"
