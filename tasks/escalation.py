@@ -214,7 +214,7 @@ async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
             "spared": seen.spared,
             "only_machine": seen.only_machine if decision.elsewhere else "",
             "often": "; ".join(dict.fromkeys(seen.flapping.values()))
-            or ("it was so often recently" if seen.offenders & set(seen.accused) else ""),
+            or ("it was so often recently" if seen.repeat_offenders else ""),
             "regular": regular.in_words if regular else "",
             "came_with": seen.came_with,
             # Whose code goes back for a leak is to hear of it.

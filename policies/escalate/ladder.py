@@ -102,6 +102,11 @@ class Circumstances(Frozen):
     only_machine: str = ""
     """The job's only machine, where a standby may take its place; empty: it has more, or was moved lately."""
 
+    @property
+    def repeat_offenders(self) -> list[str]:
+        """Accused machines that were accused often of late."""
+        return sorted(self.offenders.intersection(self.accused))
+
 
 class RungDecision(Frozen):
     """The next attempt, and why."""
@@ -136,7 +141,7 @@ def order(
     if seen.switch and Rung.EVICT in rungs:
         rungs = [rung for rung in rungs if rung is not Rung.EVICT]
         why.append(f"{len(seen.accused)} machines of switch {seen.switch}: the switch, not its machines")
-    repeat = sorted(seen.offenders.intersection(seen.accused))
+    repeat = seen.repeat_offenders
     if repeat and not seen.switch:
         rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
         why += [f"{name}: {seen.flapping[name]}" for name in repeat if name in seen.flapping]

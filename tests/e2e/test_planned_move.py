@@ -42,6 +42,13 @@ def record(script: Path, steps: Path) -> None:
     script.write_text(text.replace('if __name__ == "__main__":\n', RECORDED.replace("STEPS", str(steps))))
 
 
+def each_step_once(site: Site, name: str, last: Path, steps: int) -> None:
+    """Check that each rank completed each step once, as :func:`record` has them in ``last``."""
+    for rank in (0, 1):
+        told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
+        assert told == list(range(1, steps + 1)), site.told(name)
+
+
 def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, tmp_path: Path) -> None:
     """Each rank completes each step once; the weights are those of a run that was left alone."""
     steps, last = 120, tmp_path / "steps"
@@ -70,9 +77,7 @@ def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, 
     assert site.ledger.offences(0.0) == offences
     paced.hurry()
     site.wait_done(name)
-    for rank in (0, 1):
-        told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
-        assert told == list(range(1, steps + 1)), site.told(name)
+    each_step_once(site, name, last, steps)
     assert digest(moved) == calm(site, steps)
 
 
@@ -96,9 +101,7 @@ def test_a_script_that_saves_now_and_then_is_moved_after_a_step_that_it_saved(
     assert site.job(name).machines[0] == machines[0] != site.job(name).machines[1] != machines[1]
     paced.hurry()
     site.wait_done(name)
-    for rank in (0, 1):
-        told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
-        assert told == list(range(1, steps + 1)), site.told(name)
+    each_step_once(site, name, last, steps)
     assert digest(moved) == calm(site, steps)
 
 
