@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TORCH := torch==2.13.0
 BENCH_VENV := .bench-venv
 TOOLS_VENV := .tools-venv
-PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check -qq -c constraints.txt
 
 .PHONY: help setup demo test test-thorough test-frameworks test-gpu e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images prefect-schema sbom clean
 .DEFAULT_GOAL := help
@@ -83,10 +83,10 @@ test-frameworks: $(FRAMEWORKS_VENV)/.installed
 $(FRAMEWORKS_VENV)/.installed: Makefile constraints.txt pyproject.toml
 	@test -x $(FRAMEWORKS_VENV)/bin/pip || $(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	@echo 'installing into $(FRAMEWORKS_VENV) (once)'
-	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH)
-	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[control,dev]' \
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check -qq -c constraints.txt $(TORCH)
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check -qq -c constraints.txt -e '.[control,dev]' \
 	  $(FRAMEWORKS_NEED)
-	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet --no-deps $(FRAMEWORKS)
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check -qq --no-deps $(FRAMEWORKS)
 	@touch $@
 
 # `make test` runs it too, where Slurm is installed.
@@ -125,14 +125,14 @@ bench-peers: $(BENCH_VENV)/.installed
 $(BENCH_VENV)/.installed: Makefile constraints.txt pyproject.toml
 	@test -x $(BENCH_VENV)/bin/pip || $(PYTHON) -m venv $(BENCH_VENV)
 	@echo 'installing into $(BENCH_VENV) (once)'
-	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH) -e .
+	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check -qq -c constraints.txt $(TORCH) -e .
 	@for peer in 'nvidia-resiliency-ext==0.4.1' 'dlrover[k8s]==0.6.1' protobuf 's3torchconnector[dcp]==1.5.0' \
 	  'bytecheckpoint==0.0.2' torchft==0.2.0; do \
-	  $(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet $(TORCH) "$$peer" \
+	  $(BENCH_VENV)/bin/pip install --disable-pip-version-check -qq $(TORCH) "$$peer" \
 	    || echo "peer $$peer cannot be installed: its column will say 'missing'" >&2; done
 	@# It asks for an older torch and protobuf than the others; it runs with these.
-	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet --no-deps bytecheckpoint==0.0.2 \
-	  && $(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet $(TORCH) mmh3 universal-pathlib cachetools safetensors \
+	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check -qq --no-deps bytecheckpoint==0.0.2 \
+	  && $(BENCH_VENV)/bin/pip install --disable-pip-version-check -qq $(TORCH) mmh3 universal-pathlib cachetools safetensors \
 	  || echo "peer bytecheckpoint cannot be installed: its column will say 'missing'" >&2
 	@touch $@
 
@@ -165,7 +165,7 @@ sbom: $(TOOLS_VENV)/.installed
 
 $(TOOLS_VENV)/.installed: Makefile
 	@test -x $(TOOLS_VENV)/bin/pip || $(PYTHON) -m venv $(TOOLS_VENV)
-	@$(TOOLS_VENV)/bin/pip install --disable-pip-version-check --quiet uv==0.13.9 cyclonedx-bom==7.5.0
+	@$(TOOLS_VENV)/bin/pip install --disable-pip-version-check -qq uv==0.13.9 cyclonedx-bom==7.5.0
 	@touch $@
 
 docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(wildcard holdfast/drivers/*_settings.py) $(STAMP)
