@@ -23,6 +23,8 @@ SHORT_BATCHES = (8, 50)
 """Samples of a short step: about 0.1 and 0.3 s of it on two cores."""
 IDLE_BATCH, IDLE_S = 1, (0.1, 0.3)
 """The same where a GPU would compute: few samples, and a part of the step in which the host is idle."""
+PACED, PACED_BLOCK = 0.01, 150
+"""For some rows: largest share that saves may take; steps of a block, which holds several saves then."""
 ALL_RANKS, CORE_EACH = (4, 2), (2, 1)
 """Machines and ranks of each: four ranks to a core, and a core to each rank, as hosts with GPUs have."""
 SHORT_NOTE = (
@@ -48,25 +50,39 @@ def run(site: Site, n: int) -> list[Row]:
         Row("Session per step, without the copy", "us", costs, 50.0, notes=NOTES),
         *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s)),
         *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, CORE_EACH)),
+        *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, paced=True)),
         *(row for batch in SHORT_BATCHES for row in _short_steps(site, n, batch)),
         *_agents_at_rest(site),
     ]
 
 
 def _short_steps(
-    site: Site, n: int, batch: int, idle_s: float = 0.0, layout: tuple[int, int] = ALL_RANKS
+    site: Site,
+    n: int,
+    batch: int,
+    idle_s: float = 0.0,
+    layout: tuple[int, int] = ALL_RANKS,
+    *,
+    paced: bool = False,
 ) -> list[Row]:
-    """A save at every step of a small model, copied to peers: how long steps wait for it, what it costs."""
+    """Saves of a small model, copied to peers: how long steps wait for them, what they cost.
+
+    At every step, or with ``paced`` as often as the job's ``max_overhead`` allows.
+    """
     env = {"BENCH_ROUNDS": str(n), "BENCH_BATCH": str(batch), "BENCH_IDLE_S": str(idle_s)}
+    if paced:
+        env["BENCH_BLOCK"] = str(PACED_BLOCK)
+    share = PACED if paced else None
     machines, per_machine = layout
     ranks = machines * per_machine
-    with site.job(machines, per_machine, script=SMALL_STEPS, args=(), env=env) as job:
+    with site.job(machines, per_machine, script=SMALL_STEPS, args=(), env=env, max_overhead=share) as job:
         result = job.steps.path.with_suffix(".result")
         wait(result.exists, SHORT_STEPS_S, f"{result}", job.why_dead)
         found = json.loads(result.read_text())
     print(f"  short steps: {found}", flush=True)
     long = f"steps of {found['step_s']:.2f} s"
     use = f"host idle for {idle_s:.1f} s of them" if idle_s else "both cores busy"
+    use += f", max_overhead {share}" if share else ""
     notes = (
         f"{long}, {use}: the example's model, {ranks} ranks of {machines} machines; "
         f"{found['common']} saves common to all ranks, "

@@ -78,10 +78,11 @@ class Site:
         args: tuple[str, ...] = TRAIN_ARGS,
         env: Mapping[str, str] = MappingProxyType({}),
         least: int = 0,
+        max_overhead: float | None = None,
     ) -> Iterator[RunningJob]:
         """A new job that has made some steps; stopped afterwards, its machines free again.
 
-        ``least``: it may go on with so few machines; 0: with all only.
+        ``least``: it may go on with so few machines; 0: with all only. ``max_overhead``: of its saves.
         """
         folder = self.folder()
         self.wait_for_standbys(machines)
@@ -94,7 +95,7 @@ class Site:
             elastic=Elastic(min=least, want=machines, max=machines) if least else None,
             ranks_per_machine=ranks_per_machine,
             env={"BENCH_STEPS": str(folder / "steps.jsonl"), "BENCH_SLOW": str(slow_s), **env},
-            checkpoint=CheckpointPolicy(s3_every_steps=100),
+            checkpoint=CheckpointPolicy(s3_every_steps=100, max_overhead=max_overhead),
             mode=mode,
         )
         self.gateway.submit(spec, job_code.store(self.settings, spec.name, self.code))

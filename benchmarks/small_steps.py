@@ -22,7 +22,8 @@ LAYERS, WIDTH, CONTEXT = 2, 64, 64
 BATCH = int(os.environ.get("BENCH_BATCH", "8"))
 IDLE_S = float(os.environ.get("BENCH_IDLE_S", "0"))
 """Part of a step in which the host has nothing to do, as while a GPU computes."""
-STEPS, WARM = 25, 30
+STEPS, WARM = int(os.environ.get("BENCH_BLOCK", "25")), 30
+"""With saves or without, one block after the other; and at first."""
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "6"))
 
 

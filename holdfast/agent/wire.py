@@ -37,6 +37,7 @@ ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "ticket": str}: the tick
 ENV_REPLAY_STEPS = "HOLDFAST_REPLAY_STEPS"  # set in a replay: run so many steps, save nothing
 ENV_S3_EVERY = "HOLDFAST_S3_EVERY"
 ENV_MEMORY_EVERY = "HOLDFAST_MEMORY_EVERY"  # ranks save every so many steps
+ENV_MAX_OVERHEAD = "HOLDFAST_MAX_OVERHEAD"  # largest share of training time that saves may take; empty: any
 ENV_SKIP_STEPS = "HOLDFAST_SKIP_STEPS"  # steps whose data the script passes over, by commas
 ENV_COPIES = "HOLDFAST_COPIES"  # JSON: copies of each rank's state in the first tier
 ENV_PEER = "HOLDFAST_PEER"  # "1" when the agent copies shards to a peer

@@ -26,7 +26,7 @@ def as_json(cost: Cost) -> dict[str, Any]:
 def show(cost: Cost) -> None:
     """Print the table, the sums, and what is not protected against."""
     rows = [
-        (_name(cost, each), f"every {each.every_steps}", each.copies, _room(cost, each), each.protects)
+        (_name(cost, each), _steps(cost, each), each.copies, _room(cost, each), each.protects)
         for each in cost.tiers
     ]
     print_table("Checkpoints", ("TIER", "STEPS", "COPIES", "PER MACHINE", "PROTECTS AGAINST"), rows, "")
@@ -45,6 +45,11 @@ def _of_machine(cost: Cost, copies: float) -> str:
     """Return the size of so many copies on a machine, in words: in bytes, or in multiples of a rank's state."""
     nbytes = cost.nbytes(copies)
     return f"{copies * cost.ranks_per_machine:g} x a rank's state" if nbytes is None else size(nbytes)
+
+
+def _steps(cost: Cost, each: TierCost) -> str:
+    paced = cost.max_overhead is not None and each.tier in {Tier.MEMORY, Tier.PEER}
+    return f"{'at most ' if paced else ''}every {each.every_steps}"
 
 
 def _name(cost: Cost, each: TierCost) -> str:

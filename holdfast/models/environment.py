@@ -29,7 +29,7 @@ OF_AGENTS = frozenset(
             "REPLAY_STEPS",
             "S3_EVERY",
         ),
-        *("MEMORY_EVERY", "SKIP_STEPS", "COPIES", "PEER"),
+        *("MEMORY_EVERY", "MAX_OVERHEAD", "SKIP_STEPS", "COPIES", "PEER"),
         *("ROLE", "ROLE_INDEX", "ROLE_GENERATION", "ROLES", "ROLE_HOST"),
     )
 )

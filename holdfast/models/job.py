@@ -123,6 +123,13 @@ class CheckpointPolicy(Given):
     memory_every_steps: int = Field(
         1, ge=1, description="Steps between saves into memory (and copies to the peer)."
     )
+    max_overhead: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Largest share of training time that saves into memory may take, such as 0.01: where they take "
+        "more they are made less often. Without it: at every step that is due.",
+    )
     disk_every_steps: int = Field(
         0, ge=0, description="Steps between copies on the machines' own disks; 0: none."
     )

@@ -374,6 +374,7 @@ def start_orders(  # noqa: PLR0917
             disk_every_steps=job.spec.checkpoint.disk_every_steps,
             skip_steps=skip_steps,
             memory_every_steps=job.spec.checkpoint.memory_every_steps,
+            max_overhead=job.spec.checkpoint.max_overhead,
             copies=job.spec.checkpoint.copies(len(machines)),
             first_tier=job.spec.checkpoint.first_tier,
             retention=job.spec.checkpoint.retention,

@@ -34,6 +34,8 @@ _ON_DUE_CALLS = "votes on due calls"
 """Where the ranks that do are counted."""
 _BY_FIRST = "sends its votes to the first rank"
 """Likewise."""
+_WITH_DISTANCE = "votes on the distance of saves"
+"""Likewise."""
 MOST_BY_FIRST = 32
 """Ranks that exchange votes by the first one. An all-reduce passes twice around the ring of all ranks, and each of them
 waits for its turn on the processors that compute the step; the first rank of a large job would need a connection to
@@ -71,6 +73,8 @@ class Vote:
     """This rank is past the call at which a plan was to be made."""
     calls: int = 0
     """Calls made so far."""
+    distance: int = 1
+    """Calls from one save to the next that this rank wants, by what saves cost."""
     replicated: tuple[int, ...] = ()
     """As the shard has it: what is saved once for several ranks."""
 
@@ -95,6 +99,8 @@ class Result:
     needs_plan: bool = False
     rejects: bool = False
     calls: int = 0
+    distance: int = 1
+    """The largest that a rank wants."""
     unequal: bool = False
     """Items that were saved once for several ranks differ on these: a new plan is needed."""
 
@@ -102,8 +108,10 @@ class Result:
 class Group:
     """All ranks, for small exchanges on the CPU. With one rank only it answers at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_distance: bool = False) -> None:
+        """``with_distance``: votes say how far apart saves are to be."""
         self._group: Any = None
+        self._with_distance = with_distance
         self._opened = False
         self._counter: Any = None
         self.votes_always = False
@@ -124,6 +132,7 @@ class Group:
             )
             self._counter.add(_ON_DUE_CALLS, 1)
             self._counter.add(_BY_FIRST, 1)
+            self._counter.add(_WITH_DISTANCE, self._with_distance)
             self._group = _unknown_to_the_script(self._counter)
             keep(self._group)
             keep_the_scripts()
@@ -146,6 +155,7 @@ class Group:
             size = self._group.size()
             self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < size
             self.by_first = size <= MOST_BY_FIRST and self._counter.add(_BY_FIRST, 0) == size
+            self._with_distance = self._counter.add(_WITH_DISTANCE, 0) == size
             self._counter = None
         *flags, largest, smallest = told.tolist()
         return flags, all(_alike([largest, smallest]))
@@ -177,6 +187,7 @@ class Group:
                 needs_plan=vote.needs_plan,
                 failed=vote.failed,
                 calls=vote.calls,
+                distance=vote.distance,
                 call=vote.number,
             )
         pairs = (vote.number, vote.step, _number_of(vote.plan))
@@ -192,13 +203,22 @@ class Group:
         )
         replicated = [each if vote.saved else 0 for each in vote.replicated]
         told = torch.tensor(
-            (*flags, vote.calls, *_mirrored(*pairs), *_both_ways(replicated)), dtype=torch.int64, device="cpu"
+            (
+                *flags,
+                vote.calls,
+                *([vote.distance] if self._with_distance else ()),
+                *_mirrored(*pairs),
+                *_both_ways(replicated),
+            ),
+            dtype=torch.int64,
+            device="cpu",
         )
         try:
             largest = (self._by_the_first if self.by_first else self._around)(told, ended)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
         missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = largest.tolist()
+        distance = highest.pop(0) if self._with_distance else 1
         same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(
             common=not missing and all(same) and all(equal),
@@ -212,6 +232,7 @@ class Group:
             needs_plan=bool(needs_plan) or not all(equal),
             rejects=bool(rejects),
             calls=calls,
+            distance=distance,
             unequal=not all(equal),
         )
 

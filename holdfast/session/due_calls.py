@@ -18,7 +18,8 @@ class DueCalls:
     A rank may not begin a save before it knows what became of the last one, since it might overwrite the save that all
     ranks have. Ranks that hear of it on two sides of a call would save at different calls, and have nothing in common:
     on busy processors that happens most of the time. So the next save is due some calls after the newest one that the
-    fastest rank has decided on: one, and twice as many each time that a rank left a due call out.
+    fastest rank has decided on: one, and twice as many each time that a rank left a due call out. It is further away
+    where a rank wants that, by what saves cost (:class:`~holdfast.session.save_interval.SaveInterval`).
 
     Such a rank votes on the call that it missed when it hears of it (:meth:`missed`). On calls that are not due no rank
     votes, unless it must save there. Votes on different calls may so meet: nothing is saved by them, and no rank
@@ -33,6 +34,7 @@ class DueCalls:
         """Step by call, of those since the last outcome."""
         self._under_way = self._spent = 0
         self._in_a_row = 0
+        self._rests = False
 
     @property
     def decided(self) -> int:
@@ -43,6 +45,11 @@ class DueCalls:
     def unknown(self) -> bool:
         """Whether the outcome of a vote is not known yet."""
         return self._under_way > 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether calls are left out for what saves cost: none of them is missed."""
+        return self._rests
 
     def decide(self, number: int, step: int, *, forced: bool = False) -> bool:
         """Return whether this rank votes on this call, and may save before; ``forced``: it does in any case."""
@@ -66,7 +73,9 @@ class DueCalls:
                 if self._in_a_row == _ENOUGH:
                     self._distance, self._in_a_row = max(1, self._distance // 2), 0
             # A new plan is proposed by one vote and accepted by the next, which is to be soon.
-            distance = 1 if result.needs_plan else self._distance
+            wanted = self._distance if result.skipped else max(self._distance, result.distance)
+            distance = 1 if result.needs_plan else wanted
+            self._rests = distance > self._distance
             self._spent = max(self._spent, number, result.call)
             self._next = max(self._spent, result.calls) + distance
             self._steps = {call: step for call, step in self._steps.items() if call >= self._next}

@@ -17,6 +17,7 @@ from holdfast.session.looks import until
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
 from holdfast.session.rank_reporter import RankReporter
+from holdfast.session.save_interval import SaveInterval
 from holdfast.storage.checkpoints.save.writer import Save
 
 _log = logging.getLogger(__name__)
@@ -36,9 +37,10 @@ class Outcomes:
         self, context: RankContext, boundary: Boundary, reporter: RankReporter, own: OwnBuffers
     ) -> None:
         self.counts = Counts()
-        self.group = Group()
+        self.group = Group(with_distance=context.max_overhead is not None)
         self.agenda = Agenda()
         self.due = DueCalls()
+        self.interval = SaveInterval(context.max_overhead)
         self.background = Background()
         self.changing: set[str] = set()
         """Tensors that changed in place during a copy: copied before ``checkpoint()`` returns from then on."""
@@ -68,6 +70,7 @@ class Outcomes:
         told = replace(
             told,
             calls=self.due.decided,
+            distance=self.interval.calls,
             rejects=self.agenda.rejects,
             late=late,
             replicated=save.replicated if save and told.saved else (0,) * replicated,

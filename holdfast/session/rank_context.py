@@ -42,6 +42,8 @@ class RankContext:
     local_world_size: int = 1
     memory_every: int = 1
     """A save is due every so many steps."""
+    max_overhead: float | None = None
+    """Largest share of training time that saves may take; None: they are made at every due call."""
     skip_steps: frozenset[int] = frozenset()
     """Steps whose data the script passes over."""
     copies: Copies = field(default_factory=Copies)
@@ -75,6 +77,9 @@ class RankContext:
                 has_peer=has_peer,
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
                 memory_every=int(environ.get(wire.ENV_MEMORY_EVERY, "1")),
+                max_overhead=float(environ[wire.ENV_MAX_OVERHEAD])
+                if environ.get(wire.ENV_MAX_OVERHEAD)
+                else None,
                 skip_steps=frozenset(map(int, environ.get(wire.ENV_SKIP_STEPS, "").split(",")))
                 if environ.get(wire.ENV_SKIP_STEPS)
                 else frozenset(),

@@ -76,6 +76,8 @@ class Saver:
         self._patient = True
         self._skipped = 0
         self._newest = 0
+        self._beside = False
+        """A save is under way in the step that training is in."""
 
     def require_room(self, state: Mapping[str, Any]) -> None:
         """Refuse ``state`` when the first tier has no room for its saves; warn when transfers will not fit beside.
@@ -145,6 +147,7 @@ class Saver:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
         self._outcomes.restored = restored
+        self._outcomes.interval.called()
         number = self._outcomes.agenda.call()
         stepped = step > restored and (again or step != self._newest)
         if step < restored:
@@ -153,24 +156,25 @@ class Saver:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
         known = not self._outcomes.due.unknown or self._settled(step, step_s)
-        forced = again or self._comes_together(step)
+        forced, planned = again or self._comes_together(step), False
         if self._planner.writer is None:
-            forced = known = True
+            forced = known = planned = True
             if not self._planner.first(state, step, good=good and stepped):
                 return
         elif self._plans_now(number):
-            forced = known = True
+            forced = known = planned = True
             if not self._plan_again(state, step):
                 vote = Vote(number, step, "", failed=True)
         if not self._outcomes.due.decide(number, step, forced=forced):
             self._outcomes.may_again = again
-            if good and stepped:
+            if good and stepped and not self._outcomes.due.rests:
                 self._leave_out(step)
             return
         if not vote.failed and good and stepped:
             vote, save = self._attempt(state, number, step, everything=everything, known=known)
         if save is not None:
-            self._newest = step
+            self._newest, self._beside = step, True
+            self._outcomes.interval.saves(planned=planned)
         replicated = len(self._planner.replicated)
         self._outcomes.background.submit(functools.partial(self._conclude, vote, save, replicated))
 
@@ -228,8 +232,13 @@ class Saver:
             save.finish()
             self._stalled_s += time.perf_counter() - began
 
-    def passed(self) -> None:
-        """Hear that a step is complete: what it changed waited for the copy that is under way, or that save is lost."""
+    def passed(self, step_s: float) -> None:
+        """Hear that a step is complete, and what it took, in seconds.
+
+        What it changed waited for the copy that is under way, or that save is lost.
+        """
+        self._outcomes.interval.step(step_s, beside=self._beside)
+        self._beside = self._outcomes.background.busy
         if self._save is not None and not self._promised:
             self._save.doubt()
 

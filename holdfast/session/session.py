@@ -209,8 +209,8 @@ class Session:
             phases=self._phases.take(),
         )
         self._calls.steps()
-        self._saver.passed()
         self._step_s = now - self._stepped
+        self._saver.passed(self._step_s)
         self._stepped, self._step, self._good = now, step, not bad
         if self._digests:
             self._digests.step(step, numbers["loss"], numbers["grad_norm"])

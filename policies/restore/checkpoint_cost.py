@@ -27,6 +27,8 @@ class Cost(Frozen):
     ranks_per_machine: int
     tiers: tuple[TierCost, ...]
     not_protected: tuple[str, ...]
+    max_overhead: float | None = None
+    """Share of training time that saves into memory may take: they are made less often where they take more."""
     rank_nbytes: int | None = None
     """Size of one rank's shard; None before the first save."""
 
@@ -89,6 +91,7 @@ def cost(spec: JobSpec, *, crosses_groups: bool, rank_nbytes: int | None = None)
         ranks_per_machine=spec.ranks_per_machine,
         tiers=tuple(tiers),
         not_protected=_not_protected(policy, copies, spec.machines),
+        max_overhead=policy.max_overhead,
         rank_nbytes=rank_nbytes,
     )
 
@@ -125,4 +128,9 @@ def _not_protected(policy: CheckpointPolicy, copies: Copies, machines: int) -> t
         found.append(f"A reboot or power cut of all machines: back to {s3}.")
     if (k := policy.memory_every_steps) > 1:
         found.append(f"Any fault costs up to {k - 1} steps: only every {k}th step is saved.")
+    if policy.max_overhead is not None:
+        found.append(
+            "Any fault costs the steps since the last save: saves come less often where they take more than "
+            f"{policy.max_overhead:.3g} of the time."
+        )
     return tuple(found)

@@ -81,6 +81,18 @@ def test_the_last_save_is_not_left_out(make_agent: MakeAgent, tmp_path: Path) ->
     assert agent.common_step() == 7
 
 
+def test_ranks_save_as_often_as_the_one_that_saves_cost_most_allows(make_agent: MakeAgent) -> None:
+    """Each measures what its saves cost; all save the same steps."""
+    agent = make_agent(2)
+    agent.start(SCRIPTS / "paced.py", [], **{wire.ENV_PATIENCE: "", wire.ENV_MAX_OVERHEAD: "0.2"})
+    assert agent.join() == [0, 0], agent.output()
+    agent.wait_for(lambda: all(80 in {each["step"] for each in agent.of("common", rank)} for rank in (0, 1)))
+    saved = [[each["step"] for each in agent.of("common", rank)] for rank in (0, 1)]
+    assert saved[0] == saved[1]
+    assert 5 <= len(saved[0]) <= 30
+    assert len(agent.of("skipped", 0)) <= 2, "only while a plan is made: their weights differ, in time"
+
+
 def test_a_peer_that_dies_ends_no_other_rank(make_agent: MakeAgent) -> None:
     """The exchange with a dead rank fails beside training; the others go on, count it, and end well."""
     agent = make_agent(3)

@@ -37,6 +37,7 @@ def of_session(start: Start, *, machine: str, socket: str, shards: str) -> dict[
         wire.ENV_S3_EVERY: start.s3_every_steps,
         wire.ENV_SKIP_STEPS: ",".join(map(str, start.skip_steps)),
         wire.ENV_MEMORY_EVERY: start.memory_every_steps,
+        wire.ENV_MAX_OVERHEAD: start.max_overhead or "",
         wire.ENV_COPIES: start.copies.model_dump_json(),
         wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
     }

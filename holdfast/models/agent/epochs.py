@@ -74,6 +74,8 @@ class Start(Frozen):
     """Steps whose data the script skips."""
     memory_every_steps: int = 1
     """Steps between saves of the ranks."""
+    max_overhead: float | None = Field(None, gt=0, lt=1)
+    """Largest share of training time that these may take; None: any."""
     copies: Copies = Copies()
     """Of each rank's state, in the first tier."""
     first_tier: FirstTier = FirstTier.MEMORY
