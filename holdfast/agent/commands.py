@@ -210,7 +210,9 @@ class Commands:
         return run.snapshot()
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
-        return tuple(run.snapshot().model_copy(update=self._watch.told(run)) for run in self._training())
+        return tuple(
+            run.snapshot().model_copy(update=self._watch.save_fields(run)) for run in self._training()
+        )
 
     def _training(self) -> list[Run]:
         return [run for run in self.jobs.runs.values() if run.start.replay is None]

@@ -113,7 +113,7 @@ class Agent(Commands):
             self.metrics,
             tls=self._tls,
             standing=self.standing,
-            heard=self._heard,
+            on_answer=self._on_answer,
         )
         self._carrier = TransferProcess(self.forks, settings)
         self._bench = Bench(self.forks.run, self.memory.root)
@@ -332,7 +332,7 @@ class Agent(Commands):
             machine=self.machine,
             incarnation=self.incarnation,
             at=time.time(),
-            jobs=tuple(self._parts.job(run, self._watch.told) for run in self._training()),
+            jobs=tuple(self._parts.job(run, self._watch.save_fields) for run in self._training()),
             vitals=self._parts.build("GPUs and ports", self._vitals, lambda _: None),
             replicas=self._parts.build("replicas", self.roles.states, lambda last: last or ()),
             plan=self.roles.version,
@@ -340,15 +340,15 @@ class Agent(Commands):
             silence_s=self.standing.longest_s(),
         )
 
-    def _heard(self, heard: messages.Heard) -> None:
-        self.roles.take(heard.plan)
+    def _on_answer(self, answer: messages.Heard) -> None:
+        self.roles.take(answer.plan)
 
     def _delivered(self, beat: messages.Heartbeat) -> None:
         for sent in beat.jobs:
             run = self.jobs.runs.get(sent.job)
-            told = [*(mark.at for mark in sent.marks[-1:]), *(one.at for one in sent.times[-1:])]
-            if run is not None and run.board is not None and told and run.start.epoch == sent.epoch:
-                run.board.delivered_until(max(told))
+            times = [*(mark.at for mark in sent.marks[-1:]), *(one.at for one in sent.times[-1:])]
+            if run is not None and run.board is not None and times and run.start.epoch == sent.epoch:
+                run.board.delivered_until(max(times))
 
     def _emit(self, alert: Alert) -> None:
         """Report an alert of a detector, with the job that it affects, if one runs here."""

@@ -6,7 +6,7 @@ from holdfast.agent.roles.silence import Silence
 
 
 def looks(silent: Silence, *seen: tuple[int, float]) -> list[bool]:
-    return [silent.over(told_at, now) for told_at, now in seen]
+    return [silent.over(reported_at, now) for reported_at, now in seen]
 
 
 def test_one_that_says_nothing_from_then_on_hangs() -> None:

@@ -121,7 +121,11 @@ def patched(site: Site) -> Iterator[None]:
         ("holdfast.agent.roles.replica", "stop", runs.stop),
         ("holdfast.agent.ranks.blocked", "used", lambda _pid: None),
         ("holdfast.agent.ranks.survivors", "why_not_left", runs.why_not_left),
-        ("holdfast.agent.ranks.survivors", "_tell", lambda control: runs.tell_to_leave(site, control)),
+        (
+            "holdfast.agent.ranks.survivors",
+            "_ask_to_leave",
+            lambda control: runs.tell_to_leave(site, control),
+        ),
         (
             "holdfast.agent.ranks.survivors",
             "order",

@@ -34,7 +34,7 @@ class SimBoard(RankTable):
         self.rows = {rank: RankStatus(rank) for rank in ranks}
         self.marks, self.times = deque(maxlen=64), deque(maxlen=8)
         self.path, self._epoch, self._events, self._limits = path, epoch, events, limits
-        self._lowest, self._told_not_finite = min(ranks), False
+        self._lowest, self._reported_not_finite = min(ranks), False
         self.news = asyncio.Event()
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]
 
 
 def tell_to_leave(site: Site, control: str) -> bool:
-    """As :func:`holdfast.agent.ranks.survivors._tell`."""
+    """As :func:`holdfast.agent.ranks.survivors._ask_to_leave`."""
     run, rank = site.controls[control]
     run.processes[rank].leave()
     return True

@@ -42,10 +42,10 @@ class Comparisons:
     """Gets every save that all ranks have. Digests one save of each job at a time; no round waits for another."""
 
     def __init__(
-        self, prover: Prover, tell: Callable[[Run, StateDigests], None], metrics: Metrics, every_steps: int
+        self, prover: Prover, report: Callable[[Run, StateDigests], None], metrics: Metrics, every_steps: int
     ) -> None:
         self._prover = prover
-        self._tell = tell
+        self._report = report
         self._metrics = metrics
         self._every = every_steps
         self._jobs: dict[str, _Job] = {}
@@ -83,7 +83,7 @@ class Comparisons:
             job.lends |= found is None
             outcome = "told" if found else "overwritten"
             if found is not None and job.run.running:
-                self._tell(job.run, found)
+                self._report(job.run, found)
         except UnavailableError as error:
             _log.warning("job %s step %d: replicas are not compared: %s", job.run.start.job, step, error)
         except Exception:

@@ -38,7 +38,7 @@ class _Rank:
     looked_at: float = 0.0
     tested_at: float = 0.0
     found: Rehearsal | None = None
-    told: str = ""
+    reported: str = ""
     """The failure that was reported last."""
 
 
@@ -94,7 +94,7 @@ class Rehearsals:
         if known.looked_at and now - known.looked_at >= LOOK_S:
             self._look(who, known)
 
-    def told(self, run: Run) -> Rehearsed | None:
+    def summary(self, run: Run) -> Rehearsed | None:
         """Return the rehearsals of the ranks of ``run`` for heartbeats."""
         if why := self._prover.why_not:
             return Rehearsed(untested=why)
@@ -112,11 +112,11 @@ class Rehearsals:
             return
         known.found, known.tested_at = found, self._now()
         failure = "; ".join(map(str, found.proof.problems)) if found.proof else ""
-        if failure and failure != known.told:
+        if failure and failure != known.reported:
             _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.told)
             self._failed(run, found)
         if found.outcome is not RehearsalOutcome.UNTESTED:
-            known.told = failure
+            known.reported = failure
 
     def close(self) -> None:
         """Start no further rehearsals."""

@@ -36,7 +36,7 @@ class Setbacks:
         if self._is_newest(job, epoch):
             self._open[job].pop((place, rank), None)
 
-    def told(self, job: str, epoch: int) -> tuple[Setback, ...]:
+    def summaries(self, job: str, epoch: int) -> tuple[Setback, ...]:
         """Return one for each place where the newest save of a rank failed."""
         if self._epochs.get(job) != epoch:
             return ()

@@ -109,7 +109,7 @@ class ShardPort:
         try:
             with connection:
                 try:
-                    self._answer(connection, self._hear(connection))
+                    self._answer(connection, self._request(connection))
                 except errors.HoldfastError as error:
                     shard_wire.send_line(connection, {"error": type(error).__name__, "message": str(error)})
         except OSError as error:
@@ -119,7 +119,7 @@ class ShardPort:
         finally:
             self._strangers.left(connection)
 
-    def _hear(self, connection: socket.socket) -> dict[str, Any]:
+    def _request(self, connection: socket.socket) -> dict[str, Any]:
         """Read the request of a caller that knows the secret.
 
         Raises:

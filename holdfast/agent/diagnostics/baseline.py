@@ -24,10 +24,10 @@ def compared(findings: Iterable[Finding], path: Path) -> list[Finding]:
     """Return the findings, each with what is usual here; ``path`` then has their values too."""
     known = _read(path)
     found = list(findings)
-    told = [_with_usual(finding, known) for finding in found]
+    results = [_with_usual(finding, known) for finding in found]
     limits = PaceLimits()
     changed = False
-    for finding in told:
+    for finding in results:
         if not finding.ok or not finding.value or finding.repeats < limits.repeats:
             continue
         if finding.busy > limits.busy or _much_worse(finding, limits):
@@ -38,7 +38,7 @@ def compared(findings: Iterable[Finding], path: Path) -> list[Finding]:
         changed = True
     if changed:
         _write(path, known)
-    return told
+    return results
 
 
 def _with_usual(finding: Finding, known: dict[str, list[float]]) -> Finding:
@@ -62,8 +62,8 @@ def _key(finding: Finding) -> str:
 def _read(path: Path) -> dict[str, list[float]]:
     """Return what is kept; nothing when it cannot be read: then nothing is usual yet."""
     try:
-        told = json.loads(path.read_text())
-        return {str(key): [float(value) for value in values] for key, values in told.items()}
+        kept = json.loads(path.read_text())
+        return {str(key): [float(value) for value in values] for key, values in kept.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -96,6 +96,6 @@ class CheckOutcome:
         Raises:
             OSError, ValueError: there is none, or it is not whole.
         """
-        told = json.loads(path.read_text())
-        wrong = {int(rank): count for rank, count in told.pop("wrong_bytes").items()}
-        return CheckOutcome(wrong_bytes=wrong, **told)
+        fields = json.loads(path.read_text())
+        wrong = {int(rank): count for rank, count in fields.pop("wrong_bytes").items()}
+        return CheckOutcome(wrong_bytes=wrong, **fields)

@@ -66,8 +66,8 @@ def _stay(order: Path) -> None:
             # The next tier comes soon or not at all; ranks that start meanwhile should have the cores.
             pause = min(1.1 * pause, 0.1)
             continue
-        told = json.loads(claimed.read_text())
+        content = json.loads(claimed.read_text())
         claimed.unlink()
-        part = CheckPart(**(told["part"] | {"fresh": False}))
-        run(CHECKS[told["check"]], part)
+        part = CheckPart(**(content["part"] | {"fresh": False}))
+        run(CHECKS[content["check"]], part)
         return

@@ -59,9 +59,9 @@ def _asked(content: bytes) -> tuple[list[dict[str, Any]], dict[str, tuple[int, .
     if len(content) > MAX_ASKED_BYTES:
         raise CheckpointError(f"no flight recording: {len(content)} bytes (limit {MAX_ASKED_BYTES})")
     try:
-        told = json.loads(content)
-        recordings = [each for each in told["recordings"] if isinstance(each, dict)]
-        return recordings, members(told["groups"])
+        answer = json.loads(content)
+        recordings = [each for each in answer["recordings"] if isinstance(each, dict)]
+        return recordings, members(answer["groups"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"no flight recording: {type(error).__name__} {error}") from None
 
@@ -104,8 +104,8 @@ def _records(rank: int, own: Path, theirs: Path, since: float) -> list[FlightRec
     with contextlib.suppress(OSError, CheckpointError):
         if _fresh(theirs, since):
             first = summarise(rank, load(_bytes(theirs, bounded_pickle.MAX_BYTES)), groups)
-            told = {record.backend for record in first}
-            return [*first, *(record for record in found if record.backend not in told)]
+            backends = {record.backend for record in first}
+            return [*first, *(record for record in found if record.backend not in backends)]
     return found
 
 
@@ -114,8 +114,8 @@ def _all(
 ) -> list[FlightRecord]:
     """Return records of all recorders of a rank; a group that is missing in one may be present in another."""
     found = [record for recording in recordings for record in summarise(rank, recording, groups)]
-    heard = {record.group for record in found if record.enqueued >= 0}
-    silent = {r.group: r for r in found if r.enqueued < 0 and r.group not in heard}
+    recorded = {record.group for record in found if record.enqueued >= 0}
+    silent = {r.group: r for r in found if r.enqueued < 0 and r.group not in recorded}
     return [*(record for record in found if record.enqueued >= 0), *silent.values()]
 
 

@@ -35,9 +35,9 @@ def summarise(
         recording: as PyTorch dumps it, from any source.
         groups: members by the group's name, where the recording has none.
     """
-    told = recording.get("entries")
+    listed = recording.get("entries")
     entries = (
-        [entry for entry in told if isinstance(entry, Mapping)] if isinstance(told, (list, tuple)) else []
+        [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, (list, tuple)) else []
     )
     members = _configured(recording) | dict(groups or {})
     timed = any(_number(entry.get("time_discovered_started_ns")) > 0 for entry in entries)
@@ -46,11 +46,11 @@ def summarise(
         by_group[_backend(entry), _name(entry)].append(entry)
     found = [_record(rank, key, own, members.get(key[1], ()), timed) for key, own in by_group.items()]
     if not _wrapped(entries):
-        heard = {name for _, name in by_group}
+        recorded = {name for _, name in by_group}
         found += [
             FlightRecord(rank=rank, group=name, ranks=ranks, enqueued=-1, completed=-1)
             for name, ranks in members.items()
-            if name not in heard
+            if name not in recorded
         ]
     return found
 
@@ -81,13 +81,13 @@ def _record(
         started=started if timed else None,
         completed=min(pending) - 1 if pending else max(done, default=-1),
         operation=newest,
-        recent={number: recent[number] for number in _told(recent, pending)},
+        recent={number: recent[number] for number in _kept(recent, pending)},
         sending=bool(points),
         peers=_peers(points, rank, ranks),
     )
 
 
-def _told(recent: Mapping[int, str], pending: Sequence[int]) -> list[int]:
+def _kept(recent: Mapping[int, str], pending: Sequence[int]) -> list[int]:
     """Return the newest operations, and the oldest that is not complete."""
     return sorted({*sorted(recent)[-RECENT:], *sorted(pending)[:1]})
 
@@ -97,10 +97,10 @@ def _operation(entry: _Entry) -> str:
     return f"{name} {_sizes(entry.get('input_sizes'))}" if name in _EQUAL_SIZES else name[:60]
 
 
-def _sizes(told: object) -> str:
-    if not isinstance(told, (list, tuple)):
+def _sizes(lists: object) -> str:
+    if not isinstance(lists, (list, tuple)):
         return ""
-    flat = [each for sizes in told[:4] if isinstance(sizes, (list, tuple)) for each in sizes[:8]]
+    flat = [each for sizes in lists[:4] if isinstance(sizes, (list, tuple)) for each in sizes[:8]]
     return "x".join(str(each) for each in flat if isinstance(each, int))[:60]
 
 
@@ -158,21 +158,21 @@ def _number(value: object) -> int:
 
 def _configured(recording: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return members by the group's name; gloo notes one entry without name or members (torch 2.13)."""
-    told = recording.get("pg_config")
-    groups = told.items() if isinstance(told, Mapping) else ()
+    config = recording.get("pg_config")
+    groups = config.items() if isinstance(config, Mapping) else ()
     return {_text(name): _members(each) for name, each in groups if isinstance(each, Mapping) and name != ""}
 
 
-def _members(told: Mapping[str, Any]) -> tuple[int, ...]:
-    ranks = told.get("ranks")
+def _members(group: Mapping[str, Any]) -> tuple[int, ...]:
+    ranks = group.get("ranks")
     if not isinstance(ranks, str) or not _MEMBERS.fullmatch(ranks):
         return ()
     return tuple(int(rank) for rank in re.findall(r"\d+", ranks))
 
 
-def members(told: object) -> dict[str, tuple[int, ...]]:
+def members(groups: object) -> dict[str, tuple[int, ...]]:
     """Return members by the group's name, as :mod:`holdfast.agent.ranks.flight_thread` writes them."""
-    listed = told if isinstance(told, list) else []
+    listed = groups if isinstance(groups, list) else []
     return {
         _text(each.get("name")): tuple(rank for rank in each["ranks"] if _number(rank) in range(_MOST_RANKS))
         for each in listed

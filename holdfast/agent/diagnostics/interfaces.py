@@ -124,10 +124,10 @@ async def _write_bandwidth(tool: str, through: ActivePort, timeout_s: float) -> 
         await asyncio.gather(server, return_exceptions=True)
     if client.status is None:
         raise TimeoutError
-    said = client.out + client.err
-    found = _RESULT.findall(said)
+    output = client.out + client.err
+    found = _RESULT.findall(output)
     if client.status or not found:
-        last = said.strip().splitlines()[-1:] or ["no output"]
+        last = output.strip().splitlines()[-1:] or ["no output"]
         raise ValueError(f"{Path(tool).name}: status {client.status}, {last[0][:200]}")
     return float(found[-1])
 

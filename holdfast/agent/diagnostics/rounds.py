@@ -73,9 +73,9 @@ def _slowest(seconds: float, device: torch.device) -> float:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    told = torch.tensor([seconds], device=device)
-    dist.all_reduce(told, dist.ReduceOp.MAX)
-    return float(told)
+    longest = torch.tensor([seconds], device=device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest)
 
 
 def _timed(collective: Callable[[], object], device: torch.device) -> float:

@@ -26,11 +26,11 @@ async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[
     ended = await run(command, timeout_s, kept=_KEPT)
     if ended.status is None:
         return [_unsure(machine, f"dcgmi diag took longer than {timeout_s:g} s")]
-    told = json_in(ended.out)
-    if told is None:
-        said = (ended.err or ended.out).strip()[:300]
-        return [_unsure(machine, f"dcgmi diag ended with status {ended.status}: {said}")]
-    return judge(machine, told)
+    report = json_in(ended.out)
+    if report is None:
+        output = (ended.err or ended.out).strip()[:300]
+        return [_unsure(machine, f"dcgmi diag ended with status {ended.status}: {output}")]
+    return judge(machine, report)
 
 
 def _unsure(machine: str, why: str) -> Finding:

@@ -155,8 +155,8 @@ class CloudNotices:
         self._machine = machine
         self._notices = notices
         self._clock = clock
-        self._said: dict[str, float] = {}
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._stand: set[MoveSource] = set()
         """Sources of notices that were reported."""
 
@@ -168,9 +168,15 @@ class CloudNotices:
         except (httpx.HTTPError, ValueError) as error:
             self._say(f"{type(error).__name__}: {error}", now)
             return []
-        self._told = {each.id: self._told[each.id] for each in found if each.id in self._told}
-        due = [each for each in found if now - self._told.get(each.id, -math.inf) >= _again_s(each, now)]
-        self._told |= {each.id: now for each in due}
+        self._reported_at = {
+            each.id: self._reported_at[each.id] for each in found if each.id in self._reported_at
+        }
+        due = [
+            each
+            for each in found
+            if now - self._reported_at.get(each.id, -math.inf) >= _again_s(each, now)
+        ]
+        self._reported_at |= {each.id: now for each in due}
         return [*self._withdrawn(found, now), *(self._alert(notice, now) for notice in due)]
 
     def _withdrawn(self, found: list[Notice], now: float) -> list[Alert]:
@@ -207,8 +213,8 @@ class CloudNotices:
         )
 
     def _say(self, problem: str, now: float) -> None:
-        if now - self._said.get(problem, -_QUIET_S) >= _QUIET_S:
-            self._said = {problem: now}
+        if now - self._logged_at.get(problem, -_QUIET_S) >= _QUIET_S:
+            self._logged_at = {problem: now}
             _log.warning("notices of the cloud: %s", problem)
 
 

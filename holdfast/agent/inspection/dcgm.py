@@ -42,17 +42,17 @@ def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:
     for group, entities in _items(answer.get("body")):
         for entity, found in _items(_part(entities, "children")):
             systems = _part(_part(_part(found, "children"), "Errors"), "children")
-            for system, said in _items(systems):
-                level = LEVELS.get(str(_part(said, "value")).lower())
+            for system, node in _items(systems):
+                level = LEVELS.get(str(_part(node, "value")).lower())
                 if level:
-                    yield _sign(f"{group} {entity}", system, level, _text(said))
+                    yield _sign(f"{group} {entity}", system, level, _text(node))
 
 
-def _sign(device: str, system: str, level: str, said: str) -> Sign:
+def _sign(device: str, system: str, level: str, text: str) -> Sign:
     return Sign(
         kind=AlertKind.DCGM_HEALTH,
         ok=False,
-        detail=f"{device}: {system}: {said}"[:500],
+        detail=f"{device}: {system}: {text}"[:500],
         device=f"{device} {system}",
         evidence={"level": level, "system": system},
         sure=False,
@@ -60,8 +60,8 @@ def _sign(device: str, system: str, level: str, said: str) -> Sign:
 
 
 def _text(node: Any) -> str:
-    said = _part(node, "overflow")
-    return " ".join(str(_part(each, "value") or each) for each in said) if isinstance(said, list) else ""
+    items = _part(node, "overflow")
+    return " ".join(str(_part(each, "value") or each) for each in items) if isinstance(items, list) else ""
 
 
 def _part(node: Any, name: str) -> Any:

@@ -56,7 +56,7 @@ def _between(nvml: Any, before: Any, now: Any) -> GpuLoad | None:
     asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
     asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
     nvml.nvmlGpmMetricsGet(asked)
-    told = asked.metrics[:2]
-    if any(each.nvmlReturn != nvml.NVML_SUCCESS for each in told):
+    readings = asked.metrics[:2]
+    if any(each.nvmlReturn != nvml.NVML_SUCCESS for each in readings):
         return None
-    return GpuLoad(sm=told[0].value / 100, tensor=told[1].value / 100)
+    return GpuLoad(sm=readings[0].value / 100, tensor=readings[1].value / 100)

@@ -31,26 +31,26 @@ class GpuSettings:
             yield self._sign(gpu, "persistence", "persistence mode is off")
         expected = max(usual_clock or 0, gpu.default_sm_clock_mhz or 0)
         if gpu.sm_clock_mhz and gpu.sm_clock_mhz < expected:
-            said = f"application clock is {gpu.sm_clock_mhz} MHz instead of {expected}"
-            yield self._sign(gpu, "sm_clock", said, gpu.sm_clock_mhz, expected)
+            detail = f"application clock is {gpu.sm_clock_mhz} MHz instead of {expected}"
+            yield self._sign(gpu, "sm_clock", detail, gpu.sm_clock_mhz, expected)
         if gpu.power_limit_w and gpu.default_power_limit_w:
             least = self._limits.power_limit_share * gpu.default_power_limit_w
             if gpu.power_limit_w < least:
-                said = f"power limit is {gpu.power_limit_w:.0f} W of {gpu.default_power_limit_w:.0f}"
-                yield self._sign(gpu, "power_limit", said, gpu.power_limit_w, least)
+                detail = f"power limit is {gpu.power_limit_w:.0f} W of {gpu.default_power_limit_w:.0f}"
+                yield self._sign(gpu, "power_limit", detail, gpu.power_limit_w, least)
 
     def _sign(
         self,
         gpu: GpuReading,
         setting: str,
-        said: str,
+        text: str,
         value: float | None = None,
         limit: float | None = None,
     ) -> Sign:
         return Sign(
             kind=AlertKind.GPU_SETTINGS,
             ok=False,
-            detail=f"GPU {gpu.index}: {said}",
+            detail=f"GPU {gpu.index}: {text}",
             device=f"GPU {gpu.index} {setting}",
             value=value,
             limit=limit,

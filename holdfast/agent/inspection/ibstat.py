@@ -25,14 +25,14 @@ class IbStat(Network):
     name = "ibstat"
 
     def __init__(self, sys: Path, ibstat: Tool, limits: NetworkLimits, clock: Callable[[], float]) -> None:
-        super().__init__(sys, limits, clock, read=self._told)
+        super().__init__(sys, limits, clock, read=self._reported)
         self._ibstat = ibstat
 
     def _gone(self, there: set[str]) -> list[Sign]:
         # The tool ends at the first adapter that it cannot read, and may be late: what it left out is not tested.
         return []
 
-    def _told(self) -> list[Port]:
+    def _reported(self) -> list[Port]:
         seen = {port.device for port in ports.read(self._sys)}
         return [port for port in read(self._ibstat.ask()) if port.device not in seen]
 
@@ -43,22 +43,22 @@ def read(output: str) -> list[Port]:
 
 
 def _ports(output: str) -> Iterator[Port]:
-    adapter, device, told = "", "", {}
+    adapter, device, fields = "", "", {}
     for found in filter(None, map(_LINE.match, output.splitlines())):
         if found["name"]:
-            told[found["name"]] = found["value"]
+            fields[found["name"]] = found["value"]
             continue
-        yield from _port(device, told)
+        yield from _port(device, fields)
         adapter = found["adapter"] or adapter
-        device, told = (f"{adapter}/{found['port']}" if found["port"] else ""), {}
-    yield from _port(device, told)
+        device, fields = (f"{adapter}/{found['port']}" if found["port"] else ""), {}
+    yield from _port(device, fields)
 
 
-def _port(device: str, told: dict[str, str]) -> Iterator[Port]:
-    state = told.get("State")
+def _port(device: str, fields: dict[str, str]) -> Iterator[Port]:
+    state = fields.get("State")
     if device and state:
-        rate = told.get("Rate", "")
-        more = f" ({told['Physical state']})" if "Physical state" in told else ""
+        rate = fields.get("Rate", "")
+        more = f" ({fields['Physical state']})" if "Physical state" in fields else ""
         yield Port(
             device=device,
             up=state == "Active",

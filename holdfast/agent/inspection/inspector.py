@@ -133,10 +133,10 @@ class Inspector:
         try:
             found = await asyncio.wait_for(self._call(detector, detector.inspect), _INSPECT_S)
         except TimeoutError:
-            found = [self._unsaid(detector, f"no answer within {_INSPECT_S:.0f} s")]
+            found = [self._no_result(detector, f"no answer within {_INSPECT_S:.0f} s")]
         except Exception as error:
             log.exception("inspection: detector %s failed", detector.name)
-            found = [self._unsaid(detector, f"failed: {error}")]
+            found = [self._no_result(detector, f"failed: {error}")]
         seconds = time.perf_counter() - started
         return [finding.model_copy(update={"seconds": seconds}) for finding in found]
 
@@ -146,7 +146,7 @@ class Inspector:
             return call()
         return await asyncio.get_running_loop().run_in_executor(thread, call)
 
-    def _unsaid(self, detector: Detector, detail: str) -> Finding:
+    def _no_result(self, detector: Detector, detail: str) -> Finding:
         return Finding(check=detector.name, machine=self._machine, ok=False, detail=detail[:300])
 
     def _stalled(self) -> Alert:

@@ -88,8 +88,8 @@ class Mounts:
         if found is None:
             limit = self._limits.mount_timeout_s
             waited = max(probe.stuck_s, limit)
-            said = f"{device} has not answered for {waited:.0f} s (limit {limit:g} s)"
-            yield _bad(AlertKind.MOUNT_UNRESPONSIVE, device, said, waited, limit)
+            detail = f"{device} has not answered for {waited:.0f} s (limit {limit:g} s)"
+            yield _bad(AlertKind.MOUNT_UNRESPONSIVE, device, detail, waited, limit)
         elif "error" in found:
             kind = AlertKind.DISK_FAULT
             if found.get("errno") in UNRESPONSIVE or _is_remote(str(found.get("type") or "")):
@@ -139,6 +139,6 @@ def _within(folder: Path) -> list[Path]:
 
 
 def _bad(
-    kind: AlertKind, device: str, said: str, value: float | None = None, limit: float | None = None
+    kind: AlertKind, device: str, text: str, value: float | None = None, limit: float | None = None
 ) -> Sign:
-    return Sign(kind=kind, ok=False, detail=said, device=device, value=value, limit=limit)
+    return Sign(kind=kind, ok=False, detail=text, device=device, value=value, limit=limit)

@@ -83,8 +83,8 @@ class Network:
         for name, count in port.errors.items():
             rate = 60 * self._rates.per_s((port.device, name), count, now)
             if rate > limit:
-                said = f"{port.device}: {rate:.0f} {name} per minute (limit {limit:g})"
-                yield _sign(AlertKind.NIC_ERRORS, port.device, said, rate, limit, counter=name)
+                text = f"{port.device}: {rate:.0f} {name} per minute (limit {limit:g})"
+                yield _sign(AlertKind.NIC_ERRORS, port.device, text, rate, limit, counter=name)
 
     def _loss(self, port: Port, now: float) -> Iterator[Sign]:
         packets = self._rates.growth((port.device, "packets"), port.packets, now)[0]
@@ -93,24 +93,24 @@ class Network:
             return
         share, limit = lost / (packets + lost), self._limits.loss_share
         if share > limit:
-            said = f"{port.device}: {100 * share:.1f} % of {packets + lost:.0f} packets lost (limit {100 * limit:g} %)"
-            yield _sign(AlertKind.PACKET_LOSS, port.device, said, share, limit)
+            text = f"{port.device}: {100 * share:.1f} % of {packets + lost:.0f} packets lost (limit {100 * limit:g} %)"
+            yield _sign(AlertKind.PACKET_LOSS, port.device, text, share, limit)
 
     def _flap(self, port: Port, times: float) -> Sign:
-        said = f"{port.device} went down and came back {times:.0f} times"
-        return _sign(AlertKind.NIC_FLAPPING, port.device, said, times, None)
+        text = f"{port.device} went down and came back {times:.0f} times"
+        return _sign(AlertKind.NIC_FLAPPING, port.device, text, times, None)
 
     def _slow(self, port: Port, best: float) -> Sign:
-        said = f"{port.device} runs at {port.rate:g} Gbit/s, before at {best:g}"
-        return _sign(AlertKind.NIC_ERRORS, port.device, said, port.rate, best, counter="rate")
+        text = f"{port.device} runs at {port.rate:g} Gbit/s, before at {best:g}"
+        return _sign(AlertKind.NIC_ERRORS, port.device, text, port.rate, best, counter="rate")
 
     def _down(self, device: str, state: str) -> Sign:
         return _sign(AlertKind.NIC_DOWN, device, f"{device} is {state}, and was up", None, None, state=state)
 
 
 def _sign(
-    kind: AlertKind, device: str, said: str, value: float | None, limit: float | None, **evidence: str
+    kind: AlertKind, device: str, text: str, value: float | None, limit: float | None, **evidence: str
 ) -> Sign:
     return Sign(
-        kind=kind, ok=False, detail=said, device=device, value=value, limit=limit, evidence=dict(evidence)
+        kind=kind, ok=False, detail=text, device=device, value=value, limit=limit, evidence=dict(evidence)
     )

@@ -33,15 +33,15 @@ class NvLinks:
         for name, count in link.errors.items():
             rate = 60 * self._errors.per_s((*place, name), count, now)
             if rate > limit:
-                said = f"{rate:.0f} {name} errors per minute (limit {limit:g})"
-                yield _bad(gpu, link, name, said).model_copy(update={"value": rate, "limit": limit})
+                detail = f"{rate:.0f} {name} errors per minute (limit {limit:g})"
+                yield _bad(gpu, link, name, detail).model_copy(update={"value": rate, "limit": limit})
 
 
-def _bad(gpu: GpuReading, link: NvLink, counter: str, said: str) -> Sign:
+def _bad(gpu: GpuReading, link: NvLink, counter: str, text: str) -> Sign:
     return Sign(
         kind=AlertKind.NVLINK_ERROR,
         ok=False,
-        detail=f"GPU {gpu.index}: NVLink {link.link}: {said}",
+        detail=f"GPU {gpu.index}: NVLink {link.link}: {text}",
         device=f"GPU {gpu.index}",
         evidence={"link": link.link, "counter": counter},
     )

@@ -35,11 +35,11 @@ class Pressure:
             for share in _avg60(self._folder / "memory", "full")
         ]
 
-    def _sign(self, kind: AlertKind, share: float, limit: float, said: str) -> Sign:
+    def _sign(self, kind: AlertKind, share: float, limit: float, text: str) -> Sign:
         return Sign(
             kind=kind,
             ok=share <= limit,
-            detail=f"{said} in {share:.0%} of the last minute (limit {limit:.0%})",
+            detail=f"{text} in {share:.0%} of the last minute (limit {limit:.0%})",
             device="pressure",
             value=share,
             limit=limit,

@@ -45,10 +45,12 @@ class Raid:
     def _asked(self, array: Array) -> Array:
         if array.state is not State.DEGRADED or not self._mdadm.installed:
             return array
-        told = detail(self._mdadm.ask("--detail", f"/dev/{array.name}"))
-        if told is None or told.state is not State.BROKEN:
+        reading = detail(self._mdadm.ask("--detail", f"/dev/{array.name}"))
+        if reading is None or reading.state is not State.BROKEN:
             return array
-        return array.model_copy(update={"state": told.state, "detail": f"{array.detail}; {told.detail}"})
+        return array.model_copy(
+            update={"state": reading.state, "detail": f"{array.detail}; {reading.detail}"}
+        )
 
 
 def sign(array: Array, *, in_use: bool) -> Sign:

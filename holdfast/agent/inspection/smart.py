@@ -70,7 +70,7 @@ class SmartDisks:
         disk = smart.read(self._smartctl.ask("-j", "-a", "-n", "standby", device, within_s=within_s))
         if disk is None:
             return
-        bad = [*self._lost(disk, device), *_said(disk, device)]
+        bad = [*self._lost(disk, device), *_reported(disk, device)]
         yield from bad or [
             Sign(kind=AlertKind.HOST_FAULT, ok=True, detail=f"{device} reports no fault", device=device)
         ]
@@ -92,7 +92,7 @@ class SmartDisks:
                 )
 
 
-def _said(disk: Disk, device: str) -> Iterator[Sign]:
+def _reported(disk: Disk, device: str) -> Iterator[Sign]:
     if disk.failing or disk.noted:
         evidence = {"check": "disk_failing"} if disk.failing else {"check": "disk_warning", "harmless": True}
         words = f"{device} reports that it fails: {disk.why}" if disk.failing else f"{device}: {disk.noted}"

@@ -19,7 +19,7 @@ _ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,3})\s*$", re.MULTILINE)
 _UPDATED = "Driver/library version mismatch"
 """The files of the driver were replaced under it: the tool cannot ask it before a reboot, while ranks run on."""
 _LOST = ("is lost", "unknown error", "requires reset", "fallen off")
-Told = dict[tuple[str, ...], str]
+Values = dict[tuple[str, ...], str]
 """Value by the headings above it, the outermost first."""
 
 
@@ -57,7 +57,7 @@ def read(output: str) -> list[GpuReading]:
     free = (index for index in count() if index not in taken)
     return [
         *lost,
-        *(_reading(index, pci, told) for index, (pci, told) in zip(free, _opened(output), strict=False)),
+        *(_reading(index, pci, values) for index, (pci, values) in zip(free, _opened(output), strict=False)),
     ]
 
 
@@ -72,51 +72,51 @@ def _unopened(output: str) -> Iterator[GpuReading]:
         )
 
 
-def _opened(output: str) -> Iterator[tuple[str, Told]]:
-    pci, told, above = "", Told(), list[tuple[int, str]]()
+def _opened(output: str) -> Iterator[tuple[str, Values]]:
+    pci, values, above = "", Values(), list[tuple[int, str]]()
     for line in output.splitlines():
         if head := _GPU.match(line):
             if pci:
-                yield pci, told
-            pci, told, above = _pci(head[1]), {}, []
+                yield pci, values
+            pci, values, above = _pci(head[1]), {}, []
         elif pci and (row := _ROW.match(line)):
             above = [(depth, name) for depth, name in above if depth < len(row[1])]
             if row[3] is None:
                 above.append((len(row[1]), row[2].strip()))
             else:
-                told[(*(name for _, name in above), row[2].strip())] = row[3].strip()
+                values[(*(name for _, name in above), row[2].strip())] = row[3].strip()
     if pci:
-        yield pci, told
+        yield pci, values
 
 
-def _reading(index: int, pci: str, told: Told) -> GpuReading:
+def _reading(index: int, pci: str, values: Values) -> GpuReading:
     uncorrected = [
         int(value)
-        for path, value in told.items()
+        for path, value in values.items()
         if path[:2] == ("ECC Errors", "Volatile") and "Uncorrectable" in path[-1] and value.isdecimal()
     ]
-    if asked := _asked_for(told):
+    if asked := _asked_for(values):
         return GpuReading(index=index, pci=pci, error=asked, lost=True)
     return GpuReading(
         index=index,
         pci=pci,
         uncorrected_ecc=sum(uncorrected) if uncorrected else None,
-        remap_pending=_yes(told.get(("Remapped Rows", "Pending"))),
-        remap_failed=_yes(told.get(("Remapped Rows", "Remapping Failure Occurred"))),
+        remap_pending=_yes(values.get(("Remapped Rows", "Pending"))),
+        remap_failed=_yes(values.get(("Remapped Rows", "Remapping Failure Occurred"))),
     )
 
 
-def _asked_for(told: Told) -> str:
+def _asked_for(values: Values) -> str:
     """Return what the driver asks for before any process may use the GPU again; empty: nothing.
 
     Drivers since 565 name an action (``Reset``, ``GPU_RESET``, ``Reboot``); before, whether a reset is required. One
     that is to be drained first works on until its processes have ended.
     """
-    action = told.get(("GPU Recovery Action",), "")
+    action = values.get(("GPU Recovery Action",), "")
     words = action.lower()
     if ("reset" in words or "reboot" in words) and "drain" not in words:
         return f"GPU recovery action: {action}"
-    return "reset required" if _yes(told.get(("GPU Reset Status", "Reset Required"))) else ""
+    return "reset required" if _yes(values.get(("GPU Reset Status", "Reset Required"))) else ""
 
 
 def _yes(value: str | None) -> bool | None:

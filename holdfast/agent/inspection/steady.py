@@ -37,7 +37,7 @@ class Steady:
         self._look_soon = look_soon or check.look
         """How :meth:`inspect` looks."""
         self._bad: dict[str, tuple[int, float]] = {}  # key -> bad looks in a row, time of the first
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._pending: list[Alert] = []
 
     def poll(self) -> list[Alert]:
@@ -46,7 +46,7 @@ class Steady:
         bad = {sign.key: sign for sign in self._check.look() if not sign.ok}
         self._bad = {key: self._again(key, now) for key in bad}
         due = [self._alert(sign, self._bad[key][1], now) for key, sign in bad.items() if self._due(sign, now)]
-        self._told_at = {key: at for key, at in self._told_at.items() if key in bad}
+        self._reported_at = {key: at for key, at in self._reported_at.items() if key in bad}
         pending, self._pending = self._pending, []
         return pending + due
 
@@ -60,7 +60,7 @@ class Steady:
         signs, now = self._look_soon(), self._clock()
         for sign in signs:
             if not sign.ok and sign.misses == 1 and sign.key not in self._bad:
-                self._bad[sign.key], self._told_at[sign.key] = (1, now), now
+                self._bad[sign.key], self._reported_at[sign.key] = (1, now), now
                 self._pending.append(self._alert(sign, now, now))
         return [
             Finding(
@@ -79,10 +79,10 @@ class Steady:
 
     def _due(self, sign: Sign, now: float) -> bool:
         looks = self._bad[sign.key][0]
-        again = sign.kind.row.repeats and now - self._told_at.get(sign.key, now) >= self._again_s
+        again = sign.kind.row.repeats and now - self._reported_at.get(sign.key, now) >= self._again_s
         due = looks == sign.misses or (looks > sign.misses and again)
         if due:
-            self._told_at[sign.key] = now
+            self._reported_at[sign.key] = now
         return due
 
     def _alert(self, sign: Sign, since: float, now: float) -> Alert:

@@ -71,8 +71,8 @@ def _counts(path: Path) -> tuple[int, int] | None:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    told = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    fields = dict(line.split(maxsplit=1) for line in lines if " " in line)
     try:
-        return int(told["nr_periods"]), int(told["nr_throttled"])
+        return int(fields["nr_periods"]), int(fields["nr_throttled"])
     except (KeyError, ValueError):
         return None

@@ -64,7 +64,7 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
         found = _of_error(error) or above
         failed_assertion = found is not None and found.pattern.name == _ASSERTED
         return (last_words.asserted(log) if failed_assertion else None) or _before_trap(found, log)
-    return _before_trap((_of_error(error) if _told(error) else None) or last_words.cause(log), log)
+    return _before_trap((_of_error(error) if _is_own(error) else None) or last_words.cause(log), log)
 
 
 def _of_error(error: Mapping[str, Any]) -> Match | None:
@@ -86,7 +86,7 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
     if found is None or not found.pattern.cascade:
         return False
     signal = signal_name(exit_code)
-    spoke = bool(error.get("error_type")) and (signal is None or _told(error))
+    spoke = bool(error.get("error_type")) and (signal is None or _is_own(error))
     silent = signal is None and not error.get("error_type")
     return spoke or silent or signal == "SIGABRT"
 
@@ -117,7 +117,7 @@ def without_dumps(log: str) -> str:
     return "".join(line for line in log.splitlines(keepends=True) if not _DUMPED.match(line.rstrip()))
 
 
-def _told(error: Mapping[str, Any]) -> bool:
+def _is_own(error: Mapping[str, Any]) -> bool:
     """Return whether these are the rank's own last words, not those read from its log."""
     return error.get("at") is not None
 
@@ -168,23 +168,23 @@ def evidence(
     """
     text = envelopes.unwrapped(mixed.separated(log))
     end = _end(text)
-    said = failed or _from_log(exit_code, _with_its_beginning(text, end), code)
-    error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
-    found = reason(exit_code, said, end)
+    error = failed or _from_log(exit_code, _with_its_beginning(text, end), code)
+    error_type, message = str(error.get("error_type") or ""), str(error.get("message") or "")
+    found = reason(exit_code, error, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
-    if found is None and _ours(str(said.get("traceback") or "")):
+    if found is None and _ours(str(error.get("traceback") or "")):
         known = {"cause": "framework"}
-    if said.get("at") is not None:
-        known["failed_at"] = said["at"]
+    if error.get("at") is not None:
+        known["failed_at"] = error["at"]
     return {
         "exit_code": exit_code,
         "signal": signal_name(exit_code),
         "error_type": error_type,
         "message": message[:1000],
-        "traceback": str(said.get("traceback") or "")[-TRACEBACK_CHARS:],
-        "user_frame": said.get("user_frame"),
-        "unloadable": unloadable.reason(said)[:1000],
-        "cascade": is_cascade(exit_code, said, end),
+        "traceback": str(error.get("traceback") or "")[-TRACEBACK_CHARS:],
+        "user_frame": error.get("user_frame"),
+        "unloadable": unloadable.reason(error)[:1000],
+        "cascade": is_cascade(exit_code, error, end),
         "log_tail": log[-LOG_TAIL_CHARS:],
         **known,
     }

@@ -25,8 +25,8 @@ def behind(error: Exception) -> BaseException | None:
 
 def _known(error: BaseException) -> Match | None:
     text = "".join(traceback.format_exception_only(error))
-    told = {"error_type": type(error).__name__, "message": str(error), "traceback": text}
-    return last_words.match_exception(told)
+    words = {"error_type": type(error).__name__, "message": str(error), "traceback": text}
+    return last_words.match_exception(words)
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -58,11 +58,11 @@ def lost_cuda() -> bool:
 def enter(order: Mapping[str, Any]) -> NoReturn:
     """Become a new interpreter that runs the order; it has the same pid, parent, priority and control group."""
     names = {**os.environ, **order["env"]}
-    told = json.dumps({**order, "env": {}})
-    os.execve(sys.executable, [sys.executable, "-P", "-c", _MAIN], {**names, ENV_ORDER: told})
+    text = json.dumps({**order, "env": {}})
+    os.execve(sys.executable, [sys.executable, "-P", "-c", _MAIN], {**names, ENV_ORDER: text})
 
 
 def taken_order() -> dict[str, Any]:
     """Take the order that this interpreter was executed for; its environment is the interpreter's."""
-    told = json.loads(os.environ.pop(ENV_ORDER))
-    return {**told, "args": tuple(told["args"]), "env": dict(os.environ)}
+    order = json.loads(os.environ.pop(ENV_ORDER))
+    return {**order, "args": tuple(order["args"]), "env": dict(os.environ)}

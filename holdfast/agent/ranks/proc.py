@@ -161,6 +161,6 @@ def handles(pid: int, number: int) -> bool:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
         return False
-    told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    caught = int(told.get("SigCgt", "0"), 16)
-    return told.get("State", "")[:1] not in (*_DEAD, *_STOPPED) and bool(caught >> (number - 1) & 1)
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    caught = int(fields.get("SigCgt", "0"), 16)
+    return fields.get("State", "")[:1] not in (*_DEAD, *_STOPPED) and bool(caught >> (number - 1) & 1)

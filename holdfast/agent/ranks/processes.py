@@ -168,10 +168,10 @@ async def until_gone(killed: Sequence[Watched]) -> None:
     await asyncio.wait([process.gone for process in killed], timeout=_GONE_S)
     if not (left := [process for process in killed if not process.gone.done()]):
         return
-    told = f"ranks (rank, pid) {[(process.rank, process.pid) for process in left]} did not die within {_GONE_S:.0f} s"
+    text = f"ranks (rank, pid) {[(process.rank, process.pid) for process in left]} did not die within {_GONE_S:.0f} s"
     if any(proc.is_stuck(process.pid) for process in left):
-        raise UndyingError(f"{told} of SIGKILL, stuck in the kernel: evict the machine.")
-    raise DyingError(f"{told} of SIGKILL, and are not stuck: the machine has no free processor for them.")
+        raise UndyingError(f"{text} of SIGKILL, stuck in the kernel: evict the machine.")
+    raise DyingError(f"{text} of SIGKILL, and are not stuck: the machine has no free processor for them.")
 
 
 def _cpu_s(fields: Sequence[bytes]) -> float:
@@ -182,10 +182,10 @@ def _moved(pid: int) -> int:
     """Return bytes that it read and wrote by any call, cached or not; 0 where that may not be read."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:
-            told = dict(line.split(":") for line in file)
+            counters = dict(line.split(":") for line in file)
     except (OSError, ValueError):
         return 0
-    return int(told.get("rchar", 0)) + int(told.get("wchar", 0))
+    return int(counters.get("rchar", 0)) + int(counters.get("wchar", 0))
 
 
 def _open_pidfd(pid: int) -> int | None:

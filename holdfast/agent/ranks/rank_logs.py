@@ -32,7 +32,7 @@ class RankLogs:
         self._interval_s = interval_s
         self._patterns = registry(RANK_LOG_FILE)
         self._followers: dict[tuple[str, int], Follower] = {}
-        self._told: set[tuple[str, int, str]] = set()
+        self._reported: set[tuple[str, int, str]] = set()
         self._ended_at: dict[tuple[str, int], float] = {}
         """When the log last announced that a part of the rank ended (Unix seconds)."""
 
@@ -51,7 +51,7 @@ class RankLogs:
         for key in self._followers.keys() - current.keys():
             self._followers.pop(key).close()
             self._ended_at.pop(key, None)
-        self._told = {told for told in self._told if told[:2] in current}
+        self._reported = {each for each in self._reported if each[:2] in current}
         for (name, rank), run in current.items():
             for match, count in self._matches(name, rank, run):
                 self._watch.alert(run, AlertKind.RANK_LOG, rank, _evidence(match, count))
@@ -86,8 +86,8 @@ class RankLogs:
                 continue
             first, count = found.get(match.pattern.name, (match, 0))
             found[match.pattern.name] = (first, count + 1)
-        fresh = {each: item for each, item in found.items() if (*key, each) not in self._told}
-        self._told.update((*key, each) for each in fresh)
+        fresh = {each: item for each, item in found.items() if (*key, each) not in self._reported}
+        self._reported.update((*key, each) for each in fresh)
         return list(fresh.values())
 
 

@@ -120,9 +120,9 @@ _orders: list[RankOrder] = []
 """That of this process; its newest one, where it was kept over several epochs, is the last."""
 
 
-def go_on(told: dict[str, Any]) -> None:
+def go_on(fields: dict[str, Any]) -> None:
     """Become the same rank in the epoch of another order, with this process as it is. Its temporary folder stays."""
-    order = RankOrder(**told)
+    order = RankOrder(**fields)
     _redirect(order.log)
     os.environ.update({name: value for name, value in order.env.items() if name != "TMPDIR"})
     marks.mark(order.env[wire.ENV_CONTROL])

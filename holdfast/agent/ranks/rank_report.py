@@ -45,7 +45,7 @@ def state(process: Watched, row: RankStatus, log: Path, why_new: str) -> RankSta
 def result(process: Watched, row: RankStatus, machine: str) -> RankResult:
     """Return how a rank of a replay ended on ``machine``."""
     ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
-    told = row.replayed or {}
+    replayed = row.replayed or {}
     raised = {} if row.not_finite or row.replayed is not None else row.failed or {}
     known = last_words.match_exception(raised) if raised else None
     if row.replayed is not None:
@@ -59,8 +59,8 @@ def result(process: Watched, row: RankStatus, machine: str) -> RankResult:
         machine=machine,
         ok=ok,
         detail=detail,
-        digests=told.get("digests") or (),
-        kind=str(told.get("hardware") or ""),
+        digests=replayed.get("digests") or (),
+        kind=str(replayed.get("hardware") or ""),
         began=bool(row.steps_done or row.not_finite or row.replayed is not None),
         unloadable=row.damaged,
         error_type=str(raised.get("error_type") or ""),

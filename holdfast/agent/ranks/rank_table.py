@@ -188,7 +188,7 @@ class RankTable:
         self._lowest = min(self.rows)
         self.news = asyncio.Event()
         """Set when a rank made its first step of this epoch; the waiter clears it."""
-        self._told_not_finite = False
+        self._reported_not_finite = False
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -259,7 +259,7 @@ class RankTable:
             self.news.set()
         for metric, value in (("loss", row.loss), ("grad_norm", row.grad_norm)):
             if value is not None and not math.isfinite(value):
-                self._tell_not_finite(row, metric, str(value))
+                self._report_not_finite(row, metric, str(value))
             elif value is not None:
                 self._judge(row, metric, value)
 
@@ -276,10 +276,10 @@ class RankTable:
             self._events.jumped(row.rank, row.step, name, found)
         metric.values.append(value)
 
-    def _tell_not_finite(self, row: RankStatus, metric: str, value: str) -> None:
+    def _report_not_finite(self, row: RankStatus, metric: str, value: str) -> None:
         row.not_finite = row.not_finite or f"{metric} {value} at step {row.step}"
-        if not self._told_not_finite:
-            self._told_not_finite = True
+        if not self._reported_not_finite:
+            self._reported_not_finite = True
             self._events.not_finite(row.rank, row.step, metric, value)
 
     def _on_activity(self, row: RankStatus, message: dict[str, Any]) -> None:
@@ -345,13 +345,13 @@ class RankTable:
         row.failed = message
 
 
-def _step(told: Any) -> int:
+def _step(value: Any) -> int:
     """Return the number of a step.
 
     Raises:
         ValueError: it has more than 64 bits, or is negative.
     """
-    step = int(told)
+    step = int(value)
     if not 0 <= step <= MOST_STEPS:
         raise ValueError(f"step {step}: expected 0 to {MOST_STEPS}")
     return step
@@ -367,16 +367,16 @@ def _since(before: float, at: float) -> float:
     return at if before < at <= now else now
 
 
-def _time(told: Any) -> float:
-    at = float(told)
+def _time(value: Any) -> float:
+    at = float(value)
     if not math.isfinite(at):
         raise ValueError(f"time {at}")
     return at
 
 
-def _phases(told: dict[str, Any]) -> dict[str, float]:
+def _phases(reported: dict[str, Any]) -> dict[str, float]:
     """Return the phases that a rank reported, bounded in number and length: a script may name them as it likes."""
-    kept = itertools.islice(told.items(), _MAX_PHASES)
+    kept = itertools.islice(reported.items(), _MAX_PHASES)
     found = {str(name)[:_MAX_PHASE_NAME]: float(value) for name, value in kept}
     return {name: value for name, value in found.items() if math.isfinite(value) and value >= 0}
 

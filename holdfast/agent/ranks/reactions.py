@@ -68,11 +68,11 @@ class Watch:
         self.look: Callable[[], None] = lambda: None
         """Have the machine's detectors report at once what may explain a rank's end."""
 
-    def told(self, run: Run) -> dict[str, Any]:
+    def save_fields(self, run: Run) -> dict[str, Any]:
         """Return the heartbeats' fields on a run's saves."""
         return {
-            "rehearsed": self.rehearsals.told(run),
-            "setbacks": self.setbacks.told(run.start.job, run.start.epoch),
+            "rehearsed": self.rehearsals.summary(run),
+            "setbacks": self.setbacks.summaries(run.start.job, run.start.epoch),
         }
 
     def unrestorable(self, run: Run, found: Rehearsal) -> None:
@@ -154,7 +154,7 @@ class RunEvents:
         self._watch = watch
         self._run = run
         self._silent = run.start.replay is not None
-        self._said_at = -_QUIET_S
+        self._logged_at = -_QUIET_S
 
     def first_step(self, mark: StepMark) -> None:
         """Report to the gateway that the epoch makes progress."""
@@ -212,8 +212,8 @@ class RunEvents:
                 job, self._run.start.epoch, Place.SAVE, rank, f"rank {rank} at step {step}: {reason}"
             )
         now = time.monotonic()
-        if now - self._said_at >= _QUIET_S:
-            self._said_at = now
+        if now - self._logged_at >= _QUIET_S:
+            self._logged_at = now
             _log.warning("job %s rank %d: step %d is not saved: %s", job, rank, step, reason)
 
     def skipped(self, rank: int, step: int) -> None:

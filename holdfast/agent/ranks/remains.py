@@ -156,9 +156,9 @@ class Remains:
         return proc.children(self._forks.pid) if self._forks.pid else ()
 
     def _is_of(self, pid: int, run: str, alone: bool) -> bool:
-        told, rank = _environment(pid), f"{run}-r" if run else ""
-        if self._in_environment in told:
-            return self._in_environment + rank.encode() in told
+        environment, rank = _environment(pid), f"{run}-r" if run else ""
+        if self._in_environment in environment:
+            return self._in_environment + rank.encode() in environment
         if self._in_maps in (mapped := proc.maps(pid)):
             return self._in_maps + rank.encode() in mapped
         return alone
@@ -172,8 +172,8 @@ class Remains:
         members = {*self._groups.members()}
         found = []
         for pid in proc.everyone():
-            told = proc.environment(pid)
-            theirs = self._any_agent in told and self._this_agent not in told
+            environment = proc.environment(pid)
+            theirs = self._any_agent in environment and self._this_agent not in environment
             if (theirs or pid in members) and pid not in ours:
                 known = proc.look(pid)
                 if known is None or known.holds_nothing or trackers.tidies_late(proc.command(pid)):
@@ -185,10 +185,10 @@ class Remains:
 def _environment(pid: int) -> bytes:
     """Return the same as :func:`proc.environment`; for a process that is being executed, once it has one."""
     for _ in range(_EXEC_LOOKS):
-        if (told := proc.environment(pid)) != b"\0" or proc.has_environment(pid):
+        if (environment := proc.environment(pid)) != b"\0" or proc.has_environment(pid):
             break
         time.sleep(_AGAIN_S)
-    return told
+    return environment
 
 
 def _ancestors() -> Iterator[int]:
@@ -200,10 +200,10 @@ def _ancestors() -> Iterator[int]:
 
 def _cannot(left: Sequence[KnownProcess], within_s: float) -> UndyingError:
     names = ", ".join(map(str, left))
-    told = f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {names}"
+    summary = f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {names}"
     if any(proc.is_stuck(process.pid) for process in left):
-        return UndyingError(f"{told}. In state D they are stuck in the kernel: evict the machine.")
+        return UndyingError(f"{summary}. In state D they are stuck in the kernel: evict the machine.")
     return DyingError(
-        f"{told}. The machine has no free processor for them, or they are another user's; nothing is started "
+        f"{summary}. The machine has no free processor for them, or they are another user's; nothing is started "
         "beside them. If they stay, end them or evict the machine."
     )

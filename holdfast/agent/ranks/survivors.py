@@ -58,7 +58,7 @@ async def leave(
     asked = {
         rank: process
         for rank, process in processes.items()
-        if rows[rank].keeps and not process.gone.done() and _tell(control(rank))
+        if rows[rank].keeps and not process.gone.done() and _ask_to_leave(control(rank))
     }
     threads = {rank: ObservedThread(process.pid) for rank, process in asked.items()}
 
@@ -133,9 +133,9 @@ def worn_out(pid: int) -> str:
     return f"it has {has} of at most {most} files open; each epoch leaves some"
 
 
-def order(control: str, told: RankOrder) -> None:
+def order(control: str, rank_order: RankOrder) -> None:
     """Have the kept rank that had this control page begin the epoch of an order."""
-    hand(wire.next_order(control), asdict(told))
+    hand(wire.next_order(control), asdict(rank_order))
 
 
 async def late(
@@ -163,7 +163,7 @@ def remove_files(controls: Collection[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _tell(control: str) -> bool:
+def _ask_to_leave(control: str) -> bool:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
         sender.sendto(wire.END, os.fspath(wire.end_socket(control)))
         return True

@@ -36,13 +36,13 @@ class RoleFiles:
 
     def show(self, job: str, members: Sequence[Member]) -> None:
         """Let the processes of a job see who can be reached."""
-        told = {"members": [member.model_dump() for member in members]}
-        roles.written(self._root / job / roles.MEMBERS, told)
+        shown = {"members": [member.model_dump() for member in members]}
+        roles.written(self._root / job / roles.MEMBERS, shown)
 
     def address(self, job: str, role: str, index: int, generation: int) -> str:
         """Return the address that a process announced; empty: none."""
-        told = roles.read(self._note(job, role, index, generation, roles.ADDRESS))
-        port = told.get("port") if isinstance(told, dict) else None
+        note = roles.read(self._note(job, role, index, generation, roles.ADDRESS))
+        port = note.get("port") if isinstance(note, dict) else None
         return authority(self._host, port) if isinstance(port, int) else ""
 
     def alive_at(self, job: str, role: str, index: int, generation: int) -> int:

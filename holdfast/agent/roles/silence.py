@@ -16,7 +16,7 @@ class Silence:
         """``limit_s``: the longest silence."""
         self.limit_s = limit_s
         self.look_s = limit_s / _LOOKS
-        self._told_at = 0
+        self._reported_at = 0
         self._silent_s = 0.0
         self._looked_at: float | None = None
 
@@ -25,17 +25,17 @@ class Silence:
         """Why a process is taken to hang."""
         return f"no roles.alive() for {self._silent_s:.1f} s (restart.silent_s = {self.limit_s:g})"
 
-    def over(self, told_at: int, now: float) -> bool:
+    def over(self, reported_at: int, now: float) -> bool:
         """Return whether it was silent for too long.
 
         Args:
-            told_at: when it last reported progress, in any unit: only changes count; 0: never.
+            reported_at: when it last reported progress, in any unit: only changes count; 0: never.
             now: monotonic seconds.
         """
         passed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * self.look_s)
         self._looked_at = now
-        if told_at == 0 or told_at != self._told_at:
-            self._told_at, self._silent_s = told_at, 0.0
+        if reported_at == 0 or reported_at != self._reported_at:
+            self._reported_at, self._silent_s = reported_at, 0.0
             return False
         self._silent_s += passed
         return self._silent_s > self.limit_s

@@ -25,8 +25,8 @@ def asked_by_gateway(secret: Keys, term: int = 0) -> Mapping[str, str]:
 
 def term_of(headers: Mapping[str, str]) -> int:
     """Return the term of the gateway that asks; 0: it names none."""
-    told = headers.get(_TERM.lower(), "")
-    return int(told) if told.isdecimal() and len(told) < 19 else 0
+    term = headers.get(_TERM.lower(), "")
+    return int(term) if term.isdecimal() and len(term) < 19 else 0
 
 
 def is_gateway(headers: Mapping[str, str], secret: Keys) -> bool:
@@ -44,23 +44,23 @@ class Standing:
         """A longer silence was no delay (the host slept, the gateway was away), and hides none; 0: not given."""
         self.witnesses: tuple[Witness, ...] = ()
         self._now = now
-        self._heard_at = self._since = self._led_at = now()
+        self._contact_at = self._since = self._led_at = now()
         self._silences: deque[tuple[float, float]] = deque()
         """When each ended that no later one exceeds, and how long it was: the first is the longest."""
         self._term = 0
         """The newest leader's, which was heard at ``_led_at``."""
 
-    def answered(self, asked_at: float, heard: Heard) -> bool:
+    def answered(self, asked_at: float, granted: Heard) -> bool:
         """Record that the gateway answered a heartbeat that was sent at ``asked_at``.
 
         Return False, and record nothing, where another gateway was heard that leads since: that one may have placed
         elsewhere what this one lets run on.
         """
-        if not self._leads(heard.term):
+        if not self._leads(granted.term):
             return False
-        self.witnesses = heard.witnesses
-        if heard.renews:
-            self.lease_s, self.longest_delay_s = heard.lease_s, heard.longest_delay_s
+        self.witnesses = granted.witnesses
+        if granted.renews:
+            self.lease_s, self.longest_delay_s = granted.lease_s, granted.longest_delay_s
             self._extend(asked_at)
         return True
 
@@ -85,7 +85,7 @@ class Standing:
     @property
     def silent_s(self) -> float:
         """Seconds since the gateway's last contact."""
-        return self._now() - self._heard_at
+        return self._now() - self._contact_at
 
     def longest_s(self) -> float:
         """Return the longest delay within the last minutes, in seconds, the present silence left out."""
@@ -98,10 +98,10 @@ class Standing:
         return Contact(heard_s=self.silent_s, since_s=self._now() - self._since)
 
     def _extend(self, at: float) -> None:
-        if at - self._heard_at > (self.lease_s or _GAP_S) / 2:
+        if at - self._contact_at > (self.lease_s or _GAP_S) / 2:
             self._since = at
         if not self.longest_delay_s or self.silent_s <= self.longest_delay_s:
             while self._silences and self._silences[-1][1] <= self.silent_s:
                 self._silences.pop()
             self._silences.append((self._now(), self.silent_s))
-        self._heard_at = max(self._heard_at, at)
+        self._contact_at = max(self._contact_at, at)

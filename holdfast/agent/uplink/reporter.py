@@ -49,12 +49,12 @@ class Reporter:
         tls: Tls = PLAIN,
         *,
         standing: Standing | None = None,
-        heard: Callable[[Heard], None] = lambda _heard: None,
+        on_answer: Callable[[Heard], None] = lambda _answer: None,
     ) -> None:
-        """``standing`` records every heartbeat that was answered; ``heard`` takes the answers."""
+        """``standing`` records every heartbeat that was answered; ``on_answer`` takes the answers."""
         self._tls = tls
         self._standing = standing or Standing()
-        self._take = heard
+        self._take = on_answer
         self._hurry = asyncio.Event()
         self._http = http or httpx.AsyncClient(
             timeout=_TIMEOUT_S,
@@ -175,12 +175,12 @@ class Reporter:
             # It refuses the heartbeat, but it is there and accepts this machine's secret.
             self._standing.contacted(asked_at)
             raise
-        heard = _heard(answer)
-        if not self._standing.answered(asked_at, heard):
+        granted = _granted(answer)
+        if not self._standing.answered(asked_at, granted):
             if http is None:
                 self._next_gateway()
             raise UnavailableError("another gateway leads since: what this one answers does not count")
-        self._take(heard)
+        self._take(granted)
 
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
         headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
@@ -260,7 +260,7 @@ def _written(body: BaseModel) -> bytes:
         return to_json(whole_characters(body.model_dump()), inf_nan_mode="null")
 
 
-def _heard(answer: httpx.Response) -> Heard:
+def _granted(answer: httpx.Response) -> Heard:
     """Return what the gateway granted; nothing, if it speaks an older protocol version."""
     try:
         return tolerant.read(Heard, answer.content)

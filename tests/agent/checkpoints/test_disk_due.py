@@ -130,14 +130,14 @@ async def test_a_full_disk_is_counted_and_tried_again(
         site.save(2)
         await site.rest()
     assert site.counted("failed") == 1
-    (told,) = site.setbacks.told("toy", 1)
+    (told,) = site.setbacks.summaries("toy", 1)
     assert (told.place, told.count, "No space left" in told.reason) == (Place.DISK, 1, True)
     assert site.steps() == [1]
     assert list((site.memory.root / "transfers").iterdir()) == []
     site.save(3)
     await site.rest()
     assert site.steps() == [1, 3]
-    assert site.setbacks.told("toy", 1) == ()
+    assert site.setbacks.summaries("toy", 1) == ()
 
 
 async def test_a_step_that_is_computed_again_is_copied_again(tmp_path: Path) -> None:

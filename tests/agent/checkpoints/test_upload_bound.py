@@ -133,14 +133,14 @@ async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
     await site.save(1)
     await site.rest()
     assert (site.counted("failed"), site.counted("ok")) == (1, 0)
-    assert [(each.place, each.count) for each in site.setbacks.told("toy", 1)] == [(Place.S3, 1)]
+    assert [(each.place, each.count) for each in site.setbacks.summaries("toy", 1)] == [(Place.S3, 1)]
     assert site.files(".reserved") == 0
     assert list((site.memory.root / "transfers").iterdir()) == []
     site.store.refuses = False
     await site.save(2)
     await site.rest()
     assert site.store.sent == [2]
-    assert site.setbacks.told("toy", 1) == ()
+    assert site.setbacks.summaries("toy", 1) == ()
 
 
 async def test_an_order_is_for_the_save_of_one_epoch(site: Site) -> None:

@@ -81,7 +81,7 @@ class Kept:
         self.run.processes = {rank: Watched(process, rank) for rank, process in enumerate(known)}
         for row in self.run.board.rows.values():
             row.keeps = row.left = True
-        monkeypatch.setattr(survivors, "_tell", lambda _control: True)
+        monkeypatch.setattr(survivors, "_ask_to_leave", lambda _control: True)
         (tmp_path / "control").mkdir()
         self.lost: list[tuple[Run, int]] = []
         some: Any = SimpleNamespace(observe=lambda _: None)
@@ -138,7 +138,7 @@ async def test_a_kept_rank_that_is_killed_at_the_order_to_leave_is_known(
     assert job.run.board is not None
     for row in job.run.board.rows.values():
         row.left = False
-    monkeypatch.setattr(survivors, "_tell", killed)
+    monkeypatch.setattr(survivors, "_ask_to_leave", killed)
     await job.fence(60)
     assert job.lost == [(job.run, 0)]
     assert "was killed by SIGKILL instead of leaving" in job.run.not_kept[0]

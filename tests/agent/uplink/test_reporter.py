@@ -198,7 +198,7 @@ async def test_a_change_does_not_wait_for_the_next_heartbeat() -> None:
     heard: list[Heard] = []
     wire = Wire(lambda path, n: OK)
     http = httpx.AsyncClient(transport=httpx.MockTransport(wire.handle), base_url="http://gateway")
-    reporter = Reporter("http://gateway", "s", Metrics(), http, heard=heard.append)
+    reporter = Reporter("http://gateway", "s", Metrics(), http, on_answer=on_answer.append)
     beat = Heartbeat(machine="m0", incarnation="i", at=1.0)
     task = asyncio.create_task(reporter.run(REGISTER, 3600.0, lambda: beat, lambda _: None))
     await wire.until(lambda: wire.count("heartbeat") == 1)
