@@ -34,7 +34,7 @@ def _heard(
     ledger: Ledger, names: Iterable[str], since: float, policy: Policy
 ) -> tuple[dict[str, list[RecordedAlert]], dict[str, list[Death]]]:
     """Return by machine what was reported of it since then, and the deaths of ranks in the jobs that it served."""
-    heard = ledger.heard_of(names, _KINDS, since)
+    heard = ledger.alerts_of_kinds(names, _KINDS, since)
     return heard, _deaths(ledger, heard, since, policy)
 
 
@@ -63,7 +63,7 @@ def _of_its_own(ledger: Ledger, name: str, mine: Sequence[RecordedAlert], now: f
     rules = policy.ladder.flaps
     domains = _shared_with(ledger, name, policy)
     others = {other for members in domains for other in members if other != name}
-    heard = ledger.heard_of(others, _KINDS, now - rules.window_s)
+    heard = ledger.alerts_of_kinds(others, _KINDS, now - rules.window_s)
     elsewhere = {other: [*_flaps(alerts), *_restarts(alerts)] for other, alerts in heard.items()}
 
     def own(times: Iterable[float]) -> list[float]:
@@ -98,7 +98,7 @@ def _deaths(
 
 def _of_other_jobs(ledger: Ledger, but: Set[str], since: float, policy: Policy) -> list[Death]:
     """Return the deaths since then in all jobs ``but`` these."""
-    heard = ledger.heard_of([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
+    heard = ledger.alerts_of_kinds([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
     jobs = {str(each.job) for alerts in heard.values() for each in alerts if each.job}
     return [each for job in sorted(jobs - but) for each in deaths_of(ledger, job, since, policy)]
 
@@ -133,7 +133,7 @@ def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
 
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
-    heard = ledger.heard_of(names, _KINDS, now - flapping.REMEMBERED_S)
+    heard = ledger.alerts_of_kinds(names, _KINDS, now - flapping.REMEMBERED_S)
     told = {
         name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules, _restarts(alerts))
         for name, alerts in heard.items()

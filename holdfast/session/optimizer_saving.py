@@ -23,7 +23,7 @@ from holdfast.session.placed import is_of_a_part
 from holdfast.session.state_watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.format.encoder import Encoder
 from holdfast.storage.checkpoints.format.places import refused
-from holdfast.storage.checkpoints.format.tensor_facts import part_told
+from holdfast.storage.checkpoints.format.tensor_facts import part_facts
 from holdfast.storage.checkpoints.save.glance import identical
 
 _NOTHING = Encoded({}, {}, {})
@@ -140,7 +140,7 @@ class SavedOptimizer:
                     f"it has state for a tensor {list(key.shape)} that is in none of its parameter groups",
                     "remove that state from the optimizer",
                 )
-        parts = {name: part_told(each) for name, each in divided.items() if is_of_a_part(nodes.get(name))}
+        parts = {name: part_facts(each) for name, each in divided.items() if is_of_a_part(nodes.get(name))}
         return Encoded.by(encoder, {"state": {"params": nodes, "shared": shared, "parts": parts}})
 
     def _groups(self, placing: Placing) -> Encoded:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.places import Path, dotted
 from holdfast.storage.checkpoints.format.structure import OWN, Node, tagged
-from holdfast.storage.checkpoints.format.tensor_facts import attributes_of, part_told
+from holdfast.storage.checkpoints.format.tensor_facts import attributes_of, part_facts
 
 _OPENED = frozenset(("tuple", "dict"))
 """Tags of what :func:`placed` looks into."""
@@ -43,7 +43,7 @@ def require_same_part(node: Node, param: Tensor, path: str, part: Any) -> None:
     """
     if part is None and not is_of_a_part(node):
         return
-    if isinstance(param, DTensor) and part is not None and part_told(param) == tuple(map(tuple, part)):
+    if isinstance(param, DTensor) and part is not None and part_facts(param) == tuple(map(tuple, part)):
         return
     raise CheckpointError(
         f"{path}: it was made of a rank's part of the parameter, and this rank has another part now. Restore at the "

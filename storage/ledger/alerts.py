@@ -80,7 +80,7 @@ class Alerts(Connection):
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 
-    def heard_of(
+    def alerts_of_kinds(
         self, machines: Iterable[str], kinds: Iterable[AlertKind], since: float
     ) -> dict[str, list[RecordedAlert]]:
         """By machine its alerts of some kinds that were recorded after ``since``, oldest first; read together."""

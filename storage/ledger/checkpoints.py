@@ -71,9 +71,9 @@ class Checkpoints(Connection):
             owner = session.get(JobRow, job)
             to_epoch = owner.epoch if owner else 0
             found &= CheckpointRow.epoch > (owner.submitted_epoch if owner else 0)
-            said = {"job": job, "from_step": from_step, "to_epoch": to_epoch, "reason": reason}
-            if session.scalars(select(SuspicionRow).filter_by(**said)).first() is None:
-                session.add(SuspicionRow(**said))
+            suspicion = {"job": job, "from_step": from_step, "to_epoch": to_epoch, "reason": reason}
+            if session.scalars(select(SuspicionRow).filter_by(**suspicion)).first() is None:
+                session.add(SuspicionRow(**suspicion))
             rows = session.scalars(select(CheckpointRow).where(found).order_by(*newest)).all()
             for row in rows:
                 if not row.suspect:

@@ -122,7 +122,7 @@ class Repairs(Connection):
             return row.to(Repair)
 
     def end_step(
-        self, repair_id: int, holder: str, state: StepState, said: str, incarnation: str | None = None
+        self, repair_id: int, holder: str, state: StepState, summary: str, incarnation: str | None = None
     ) -> Repair:
         """Record the outcome of the step that was begun last; ``incarnation``: of the machine that returned.
 
@@ -133,7 +133,7 @@ class Repairs(Connection):
             row = _held(session, repair_id, holder)
             record = StepRecord.model_validate(row.steps[-1])
             done = record.model_copy(
-                update={"state": state, "said": said[:1000], "done_at": self._clock.now()}
+                update={"state": state, "said": summary[:1000], "done_at": self._clock.now()}
             )
             row.steps = [*row.steps[:-1], done.model_dump(mode="json")]
             row.incarnation = incarnation or row.incarnation

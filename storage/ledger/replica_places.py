@@ -13,7 +13,7 @@ from holdfast.storage.ledger.schema import MetaRow
 
 _TIMES = TypeAdapter(dict[str, RoleTime])
 
-_TOLD = select(MetaRow.value).where(MetaRow.key == bindparam("key"))
+_META_VALUE = select(MetaRow.value).where(MetaRow.key == bindparam("key"))
 
 
 class Places(Connection):
@@ -25,8 +25,8 @@ class Places(Connection):
 
     def places(self, job: str) -> PlacesOfJob:
         """Return where the replicas of ``job`` belong; nothing, when it never had any."""
-        told = self._told(f"places:{job}")
-        return PlacesOfJob.model_validate_json(told) if told else PlacesOfJob()
+        stored = self._stored(f"places:{job}")
+        return PlacesOfJob.model_validate_json(stored) if stored else PlacesOfJob()
 
     def set_role_times(self, job: str, times: Mapping[str, RoleTime]) -> None:
         """Record how long the replicas of each role were wanted and ran."""
@@ -34,8 +34,8 @@ class Places(Connection):
 
     def role_times(self, job: str) -> dict[str, RoleTime]:
         """Return how long the replicas of each role were wanted and ran, by role."""
-        told = self._told(f"role_times:{job}")
-        return _TIMES.validate_json(told) if told else {}
+        stored = self._stored(f"role_times:{job}")
+        return _TIMES.validate_json(stored) if stored else {}
 
     @repeat_on_conflict
     def _put(self, key: str, value: str) -> None:
@@ -47,6 +47,6 @@ class Places(Connection):
             else:
                 row.value = value
 
-    def _told(self, key: str) -> str | None:
+    def _stored(self, key: str) -> str | None:
         with self._look() as view:
-            return view.scalar(_TOLD, {"key": key})
+            return view.scalar(_META_VALUE, {"key": key})

@@ -67,7 +67,7 @@ class Rewinds(Connection):
             new.add_all(epochs)
             new.add_all(_versions(old, incident))
             new.add_all(_checkpoints(old, incident))
-            new.add_all(_heard(old, incident))
+            new.add_all(_alerts(old, incident))
             new.add_all(_machines(old, _names(epochs, then), incident.job, then))
             new.add(_opened(incident, found))
             past = _past(old, incident)
@@ -162,10 +162,10 @@ def _mark(reason: str) -> str:
     return reason if reason.startswith("refused: ") else reason.partition(": ")[0]
 
 
-def _heard(old: Session, incident: IncidentRow) -> list[AlertRow]:
+def _alerts(old: Session, incident: IncidentRow) -> list[AlertRow]:
     """Return earlier alerts about machines, by which a machine is known to flap or to be unfit."""
     at = incident.opened_at
-    within = (AlertRow.recorded_at > at - _HEARD_S) & (AlertRow.recorded_at <= at)
+    within = (AlertRow.recorded_at > at - _ALERTS_S) & (AlertRow.recorded_at <= at)
     query = select(AlertRow).where(within, AlertRow.machine.is_not(None)).order_by(AlertRow.id)
     return [_copy(row) for row in old.scalars(query)]
 
@@ -243,7 +243,7 @@ def _actions(old: Session, incidents: Sequence[str], until: float) -> list[Actio
 
 
 _AT_ONCE = 500
-_HEARD_S = 86_400.0
+_ALERTS_S = 86_400.0
 """Alerts of so long before an incident are copied: no window of the policy that counts them is longer."""
 
 

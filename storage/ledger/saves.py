@@ -34,8 +34,8 @@ class Saves(Connection):
             row = job_row(session, job)
             since, source = row.submitted_epoch, row.spec.get("start_from")
             begun_at = StartFrom.model_validate(source).first_step if source else 0
-            told = session.get(MetaRow, _key(job))
-            if told is not None and int(told.value) > since:
+            reported = session.get(MetaRow, _key(job))
+            if reported is not None and int(reported.value) > since:
                 return True
             restored = (EpochRow.job == job) & (EpochRow.epoch > since) & (EpochRow.start_step > begun_at)
             in_s3 = (CheckpointRow.job == job) & (CheckpointRow.epoch > since)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.storage.checkpoints.format.arrays import Array, type_again, type_told
+from holdfast.storage.checkpoints.format.arrays import Array, type_again, type_description
 from holdfast.storage.checkpoints.format.kind import ValueKind
 from holdfast.storage.checkpoints.format.places import Path, refused
 
@@ -79,13 +79,13 @@ def window(value: Array) -> tuple[Any, ...]:
     """Return an array's root, and where in it the array lies."""
     root = root_of(value)
     offset = value.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return root, type_told(value.dtype), value.shape, value.strides, offset, value.flags.writeable
+    return root, type_description(value.dtype), value.shape, value.strides, offset, value.flags.writeable
 
 
-def _window_again(told: Any) -> Array:
-    root, told_type, shape, strides, offset, writeable = told
+def _window_again(written: Any) -> Array:
+    root, kind, shape, strides, offset, writeable = written
     flat = (root if root.flags.c_contiguous else root.T).reshape(-1).view(np.uint8)
-    made: Array = np.ndarray(shape, type_again(told_type), buffer=flat, offset=offset, strides=strides)
+    made: Array = np.ndarray(shape, type_again(kind), buffer=flat, offset=offset, strides=strides)
     made.flags.writeable = made.flags.writeable and writeable
     return made
 

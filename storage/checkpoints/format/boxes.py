@@ -54,7 +54,7 @@ def pack(table: Table, save_id: str) -> bytes:
     known = {kind.fqn for kind in table.kinds}
     rows = _Rows(table, entries, np.array(where, np.int64).reshape(-1, 2))
     blocks = [block for number in range(len(entries)) for block in rows.blocks(number)]
-    told = name_table.written(entries) | {
+    head = name_table.written(entries) | {
         "save_id": save_id,
         "others": {
             name: name_table.checked(name, path)
@@ -62,7 +62,7 @@ def pack(table: Table, save_id: str) -> bytes:
             if name not in known
         },
     }
-    names = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 6)
+    names = zlib.compress(json.dumps(head, separators=(",", ":")).encode(), 6)
     order = sorted(range(len(blocks)), key=lambda each: (blocks[each].part, each))
     at = 0
     for each in order:
@@ -212,10 +212,10 @@ class Boxes:
         _, _, self.dims, self.files, count, names, _, digest = _PREFIX.unpack_from(data)
         if len(data) < end or xxhash.xxh3_64_intdigest(data[PREFIX_BYTES:end]) != digest:
             raise ValueError("its head is not what was written")
-        told = json.loads(zlib.decompress(data[PREFIX_BYTES : PREFIX_BYTES + names]))
-        self.entries = name_table.read(told)
-        self.save_id = str(told["save_id"])
-        self.others = {name: tuple(path) for name, path in told["others"].items()}
+        head = json.loads(zlib.decompress(data[PREFIX_BYTES : PREFIX_BYTES + names]))
+        self.entries = name_table.read(head)
+        self.save_id = str(head["save_id"])
+        self.others = {name: tuple(path) for name, path in head["others"].items()}
         listed = np.frombuffer(zlib.decompress(data[PREFIX_BYTES + names : end]), "<i8")
         self.directory = listed.reshape(_FIELDS + 2 * self.dims, count).T.astype(np.int64)
         self.begins = np.searchsorted(self.directory[:, 0], np.arange(len(self.entries) + 1))

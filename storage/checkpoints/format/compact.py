@@ -195,9 +195,9 @@ class CompactMetadata(Metadata):
         _log.warning("the stock metadata is read instead: %s", error)
         stock = self._stock()
         for name in wanted:
-            known, told = self.state_dict_metadata.get(name), stock.state_dict_metadata.get(name)
-            if isinstance(known, OpenedTensor) and isinstance(told, TensorStorageMetadata):
-                known.fill(told.chunks)
+            known, from_stock = self.state_dict_metadata.get(name), stock.state_dict_metadata.get(name)
+            if isinstance(known, OpenedTensor) and isinstance(from_stock, TensorStorageMetadata):
+                known.fill(from_stock.chunks)
         self._places.known = dict(stock.storage_data)
 
     def _narrow(self, state: Mapping[str, Any]) -> None:

@@ -126,10 +126,10 @@ class Decoder:
         kind = find_class(
             name, lambda each: issubclass(each, Tensor) and hasattr(each, "__tensor_unflatten__"), "tensor"
         )
-        told = self.value(context, mesh)
+        flatten_context = self.value(context, mesh)
         made: Tensor = kind.__tensor_unflatten__(
             {attribute: self.value(each, mesh) for attribute, each in inner.items()},
-            told,
+            flatten_context,
             torch.Size(size),
             stride,
         )

@@ -194,8 +194,10 @@ class Encoder:
         if (known := self._nodes.get(id(value))) is not None:
             return known
         node = self._bare(value, path)
-        if self._noted and (told := attributes_of(value)):
-            inside = {name: self.encode(each, (*path, name), stock=False) for name, each in told.items()}
+        if self._noted and (attributes := attributes_of(value)):
+            inside = {
+                name: self.encode(each, (*path, name), stock=False) for name, each in attributes.items()
+            }
             node = "@attributes", node, inside
         if node[0] not in ITEMS and not any(tag in ITEMS for tag, _ in tagged(node)):
             self._nodes[id(value)] = node

@@ -180,9 +180,9 @@ def _member(kind: Any, name: Any) -> enum.Enum:
     """Stand in for ``getattr``: return only members of the one enumeration that metadata has."""
     members = stock._MEM_FORMAT_ENCODING.__members__
     if not (isinstance(kind, PickledKind) and kind.name == "_MEM_FORMAT_ENCODING" and name in members):
-        said = kind.name if isinstance(kind, PickledKind) else type(kind).__name__
+        what = kind.name if isinstance(kind, PickledKind) else type(kind).__name__
         raise MaliciousPickleError(
-            f"it asks for {name!r:.100} of {said}, and no checkpoint's metadata does: it may have been tampered with"
+            f"it asks for {name!r:.100} of {what}, and no checkpoint's metadata does: it may have been tampered with"
         )
     found: enum.Enum = members[name]
     return found

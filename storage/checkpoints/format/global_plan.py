@@ -198,7 +198,7 @@ class _Names:
             self.kinds.append(kind)
         elif not _agree(known := self.kinds[number], kind):
             raise ScriptRefusedError(
-                f"state {kind.fqn!r} is {_told(known)} on one rank and {_told(kind)} on another. "
+                f"state {kind.fqn!r} is {_described(known)} on one rank and {_described(kind)} on another. "
                 "What differs from rank to rank needs names that differ."
             )
         return number
@@ -212,7 +212,7 @@ def _agree(left: ItemKind, right: ItemKind) -> bool:
     return left.size == right.size and left.properties.dtype == right.properties.dtype
 
 
-def _told(kind: ItemKind) -> str:
+def _described(kind: ItemKind) -> str:
     if kind.size is None or kind.properties is None:
         return "an object"
     return f"a tensor {list(kind.size)} of {kind.properties.dtype}"

@@ -61,10 +61,10 @@ def _with_attributes(mapping: Any, down: Down) -> Any:
     return {"pairs": pairs, "attributes": [[name, down(each, "")] for name, each in vars(mapping).items()]}
 
 
-def _made_ordered(told: Any, up: Up) -> Any:
-    made: Any = collections.OrderedDict(_made(told["pairs"] if isinstance(told, dict) else told, up))
-    if isinstance(told, dict):
-        vars(made).update((name, up(each)) for name, each in told["attributes"])
+def _made_ordered(written: Any, up: Up) -> Any:
+    made: Any = collections.OrderedDict(_made(written["pairs"] if isinstance(written, dict) else written, up))
+    if isinstance(written, dict):
+        vars(made).update((name, up(each)) for name, each in written["attributes"])
     return made
 
 
@@ -112,8 +112,8 @@ _SEED = "seed_sequence"
 
 def _bits(value: np.random.BitGenerator) -> dict[str, Any]:
     seed = getattr(value, "seed_seq", None)
-    told = {_SEED: dict(seed.state)} if type(seed) is np.random.SeedSequence else {}
-    return {**value.state, **told}
+    seeds = {_SEED: dict(seed.state)} if type(seed) is np.random.SeedSequence else {}
+    return {**value.state, **seeds}
 
 
 def _bit_generator(state: Any) -> Any:
@@ -155,21 +155,21 @@ def _dtype_again(name: str) -> torch.dtype:
 
 def _offset(value: datetime.timezone) -> Any:
     """Return the offset, and the name if it has one of its own."""
-    told = value.__getinitargs__()  # type: ignore[attr-defined]
-    return told if len(told) > 1 else told[0]
+    arguments = value.__getinitargs__()  # type: ignore[attr-defined]
+    return arguments if len(arguments) > 1 else arguments[0]
 
 
-def _timezone_again(told: Any) -> datetime.timezone:
-    if isinstance(told, tuple):
-        return datetime.timezone(*told)
-    return datetime.timezone(told) if told else datetime.UTC
+def _timezone_again(arguments: Any) -> datetime.timezone:
+    if isinstance(arguments, tuple):
+        return datetime.timezone(*arguments)
+    return datetime.timezone(arguments) if arguments else datetime.UTC
 
 
 def _moment(value: Any) -> tuple[Any, ...]:
     """Return a time as text, which has no name of its zone: a zone with a name stands beside it."""
-    told = _zone(value).isoformat(), value.fold
+    plain = _zone(value).isoformat(), value.fold
     named = value.tzinfo is not None and isinstance(_offset(value.tzinfo), tuple)
-    return (*told, value.tzinfo) if named else told
+    return (*plain, value.tzinfo) if named else plain
 
 
 def _zone(value: datetime.datetime) -> datetime.datetime:

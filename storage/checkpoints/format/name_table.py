@@ -136,7 +136,7 @@ def written(entries: Iterable[Entry]) -> dict[str, Any]:
         if each.properties is not None:
             number = known.setdefault(_key(each.properties), len(known))
             if number == len(properties):
-                properties.append(_told(each.properties))
+                properties.append(_as_list(each.properties))
         size = None if each.size is None else list(each.size)
         rows.append([each.first, each.rest, each.low, each.count, size, number, each.path])
     return {"properties": properties, "entries": rows}
@@ -193,10 +193,10 @@ def _consecutive(found: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, i
 def _key(properties: TensorProperties | None) -> object:
     if properties is None:
         return None
-    return tuple(map(str, _told(properties)))
+    return tuple(map(str, _as_list(properties)))
 
 
-def _told(properties: TensorProperties) -> list[Any]:
+def _as_list(properties: TensorProperties) -> list[Any]:
     return [
         str(properties.dtype).removeprefix("torch."),
         str(properties.layout).removeprefix("torch."),

@@ -99,8 +99,10 @@ def hold(
     planner = DefaultSavePlanner(flatten_state_dict=nested, flatten_sharded_tensors=nested)
     planner.set_up_planner(dict(state), is_coordinator=_world().is_coordinator)
     local = planner.create_local_plan()
-    told = planner.mappings if paths is None else {name: tuple(paths.get(name, (name,))) for name in state}
-    return describe(local.items, planner.state_dict, told, machine, tuple(private))
+    mappings = (
+        planner.mappings if paths is None else {name: tuple(paths.get(name, (name,))) for name in state}
+    )
+    return describe(local.items, planner.state_dict, mappings, machine, tuple(private))
 
 
 def share_out(held: HeldItems, plan: str) -> Shared:

@@ -170,8 +170,8 @@ class RawWriter:
         inside = _inside(value)
         if inside is None:
             return None
-        kind, tensors, told = inside
-        return "@layout", kind, [self.node(each) for each in tensors], told, device
+        kind, tensors, rest = inside
+        return "@layout", kind, [self.node(each) for each in tensors], rest, device
 
     def _strided(self, value: Tensor, device: str) -> Node:
         if self._views is not None and (piece := self._views.piece(value)) is not None:
@@ -235,16 +235,16 @@ class RawReader:
         Raises:
             CheckpointError: this version knows no such layout.
         """
-        _, kind, nodes, told, device = node
+        _, kind, nodes, rest, device = node
         device = self._device or device
         tensors = [self.any(each) for each in nodes]
         if kind in _LAYOUTS:
-            return _sparse(kind, tensors, told).to(device)
+            return _sparse(kind, tensors, rest).to(device)
         if kind not in _MAKERS:
             raise CheckpointError(
                 f"a tensor of the layout {kind!r}, which this version of Holdfast does not know"
             )
-        return _MAKERS[kind](tensors, told).to(device)
+        return _MAKERS[kind](tensors, rest).to(device)
 
     def any(self, node: Node) -> Tensor:
         """Return the tensor of either node."""
@@ -254,8 +254,8 @@ class RawReader:
 def _inside(value: Tensor) -> tuple[str, list[Tensor], Any] | None:
     """Return the parts of a tensor that is not plain: kind, tensors, and the rest."""
     if value.layout is torch.sparse_coo:
-        told = (tuple(value.shape), value.is_coalesced())
-        return "torch.sparse_coo", [value._indices(), value._values()], told
+        rest = (tuple(value.shape), value.is_coalesced())
+        return "torch.sparse_coo", [value._indices(), value._values()], rest
     if value.layout in _SPARSE:
         names = _SPARSE[value.layout]
         tensors = [*(getattr(value, name)() for name in names), value.values()]
@@ -282,8 +282,8 @@ def _quantized(value: Tensor) -> tuple[str, list[Tensor], Any] | None:
     return None
 
 
-def _sparse(kind: str, tensors: list[Tensor], told: Any) -> Tensor:
-    shape, coalesced = told
+def _sparse(kind: str, tensors: list[Tensor], rest: Any) -> Tensor:
+    shape, coalesced = rest
     if kind == "torch.sparse_coo":
         return torch.sparse_coo_tensor(
             tensors[0],
@@ -304,18 +304,18 @@ def _sparse(kind: str, tensors: list[Tensor], told: Any) -> Tensor:
     )
 
 
-def _per_tensor(tensors: list[Tensor], told: Any) -> Tensor:
-    return torch._make_per_tensor_quantized_tensor(tensors[0], told[1], told[2])
+def _per_tensor(tensors: list[Tensor], rest: Any) -> Tensor:
+    return torch._make_per_tensor_quantized_tensor(tensors[0], rest[1], rest[2])
 
 
-def _per_channel(tensors: list[Tensor], told: Any) -> Tensor:
-    return torch._make_per_channel_quantized_tensor(tensors[0], tensors[1], tensors[2], told[1])
+def _per_channel(tensors: list[Tensor], rest: Any) -> Tensor:
+    return torch._make_per_channel_quantized_tensor(tensors[0], tensors[1], tensors[2], rest[1])
 
 
-def _jagged(tensors: list[Tensor], told: Any) -> Tensor:
+def _jagged(tensors: list[Tensor], rest: Any) -> Tensor:
     lengths = tensors[2] if len(tensors) > 2 else None
     made: Tensor = torch.nested.nested_tensor_from_jagged(
-        tensors[0], offsets=tensors[1], lengths=lengths, jagged_dim=told
+        tensors[0], offsets=tensors[1], lengths=lengths, jagged_dim=rest
     )
     return made
 

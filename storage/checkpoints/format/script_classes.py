@@ -83,7 +83,7 @@ def _data_down(value: Any, down: Down) -> Any:
             f"an object of the class {kind.__module__}.{kind.__qualname__}, which is more than a dataclass "
             "(a dictionary, for example): expected a dataclass alone. Return plain values from state_dict()"
         ) from None
-    told = [(name, down(getattr(value, name), name)) for name in names if hasattr(value, name)]
+    fields = [(name, down(getattr(value, name), name)) for name in names if hasattr(value, name)]
     held = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
     held |= getattr(value, "__dict__", {})
     more = [
@@ -94,7 +94,7 @@ def _data_down(value: Any, down: Down) -> Any:
         and name != _ALIAS
         and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]
-    return (class_name(kind), told, more) if more else (class_name(kind), told)
+    return (class_name(kind), fields, more) if more else (class_name(kind), fields)
 
 
 def _data_up(data: Any, up: Up) -> Any:

@@ -48,7 +48,7 @@ def is_unreduced(value: object) -> bool:
     return isinstance(value, DTensor) and any(isinstance(each, Partial) for each in value.placements)
 
 
-def part_told(value: DTensor) -> tuple[tuple[int, ...], ...]:
+def part_facts(value: DTensor) -> tuple[tuple[int, ...], ...]:
     """Return size and offset of this rank's part, and the sizes of the mesh, as plain data."""
     mesh = value.device_mesh
     size, offset = compute_local_shape_and_global_offset(value.shape, mesh, value.placements)
@@ -57,24 +57,24 @@ def part_told(value: DTensor) -> tuple[tuple[int, ...], ...]:
 
 def plain_placements(value: DTensor) -> list[tuple[Any, ...]]:
     """Return the placements of a distributed tensor as plain data."""
-    told: list[tuple[Any, ...]] = []
+    plain: list[tuple[Any, ...]] = []
     for each in value.placements:
         if type(each) is Shard:
-            told.append(("S", each.dim))
+            plain.append(("S", each.dim))
         elif type(each) is _StridedShard:
-            told.append(("SS", each.dim, each.split_factor))
+            plain.append(("SS", each.dim, each.split_factor))
         elif type(each) is _NormPartial:
-            told.append(("N", each.norm_type))
+            plain.append(("N", each.norm_type))
         elif type(each) is Partial:
-            told.append(("P", str(each.reduce_op)))
+            plain.append(("P", str(each.reduce_op)))
         elif isinstance(each, Replicate):
-            told.append(("R",))
+            plain.append(("R",))
         else:
-            told.append((type(each).__name__, repr(each)))
-    return told
+            plain.append((type(each).__name__, repr(each)))
+    return plain
 
 
-def placements_of(told: Any) -> tuple[Any, ...] | None:
+def placements_of(plain: Any) -> tuple[Any, ...] | None:
     """Return the placements that :func:`plain_placements` wrote; None when there is one of another kind."""
     makers: dict[str, Callable[..., Any]] = {
         "S": Shard,
@@ -83,9 +83,9 @@ def placements_of(told: Any) -> tuple[Any, ...] | None:
         "P": Partial,
         "N": _NormPartial,
     }
-    if any(each[0] not in makers for each in told):
+    if any(each[0] not in makers for each in plain):
         return None
-    return tuple(makers[each[0]](*each[1:]) for each in told)
+    return tuple(makers[each[0]](*each[1:]) for each in plain)
 
 
 def _strided(dim: int, parts: int) -> _StridedShard:

@@ -132,14 +132,14 @@ def require_covered(
     first = found[0]
     more = f"; and {len(found) - 1} more paths" if len(found) > 1 else ""
     raise UncoveredError(
-        f"{source}{': ' if source else ''}{first.path}: {_told(first, wanted, saved.get(first.path))}{more}",
+        f"{source}{': ' if source else ''}{first.path}: {_reason(first, wanted, saved.get(first.path))}{more}",
         first.path,
         first.missing,
         first.needed,
     )
 
 
-def _told(gap: Gap, wanted: Wanted, saved: object) -> str:
+def _reason(gap: Gap, wanted: Wanted, saved: object) -> str:
     if gap.path in wanted.absent:
         return "Missing key in checkpoint: nothing was saved under that name"
     held = [] if not isinstance(saved, TensorStorageMetadata) else saved.chunks

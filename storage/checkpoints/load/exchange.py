@@ -137,9 +137,9 @@ class Exchange:
         """Return the largest of all ranks' values."""
         if not self._together:
             return value
-        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else own_device())
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
-        return int(told.item())
+        largest = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else own_device())
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
+        return int(largest.item())
 
     def agree(self, trouble: HoldfastError | None) -> None:
         """Raise on every rank when any has ``trouble``; one small exchange when none has.
@@ -148,11 +148,11 @@ class Exchange:
         """
         if not self.any(trouble is not None):
             return
-        told = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
-        rank, first = min(told, key=lambda each: _gravity(each[1]))
+        troubles = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
+        rank, first = min(troubles, key=lambda each: _gravity(each[1]))
         if self.size > 1:
             first = copy.copy(first)
-            first.args = (f"rank {rank}: {first}{and_more(told)}",)
+            first.args = (f"rank {rank}: {first}{and_more(troubles)}",)
         raise first from trouble
 
     @contextmanager

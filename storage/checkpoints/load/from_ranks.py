@@ -69,9 +69,9 @@ class RanksReader(StorageReader):
             if stocks:
                 own = held.combined(stocks)
                 self._entries = own.entries
-        told = [held.unpack(each) for each in exchange.everywhere(held.pack(own))]
+        inventories = [held.unpack(each) for each in exchange.everywhere(held.pack(own))]
         with exchange.together("the ranks' shards"):
-            self._stock = held.Stock(told)
+            self._stock = held.Stock(inventories)
         self._metadata = self._stock.metadata()
         self.received_nbytes = 0
 

@@ -75,14 +75,14 @@ class Inventory:
     """By name, where in the nested state it was (a checkpoint's ``planner_data``)."""
 
 
-def pack(told: object) -> bytes:
+def pack(value: object) -> bytes:
     """Pack for ranks of the same job: names repeat, so the result is small."""
-    return zlib.compress(pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL), 1)
+    return zlib.compress(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), 1)
 
 
-def unpack(told: bytes) -> Any:
+def unpack(packed: bytes) -> Any:
     """Return what :func:`pack` was given."""
-    return pickle.loads(zlib.decompress(told))
+    return pickle.loads(zlib.decompress(packed))
 
 
 def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list[list[Placed]]]:
@@ -133,17 +133,17 @@ class Holders:
 class Stock:
     """The combined contents of all ranks."""
 
-    def __init__(self, told: Sequence[Inventory | None]) -> None:
+    def __init__(self, inventories: Sequence[Inventory | None]) -> None:
         """Combine the inventories that the ranks reported, in order; None from one that has no shard.
 
         Raises:
             CheckpointError: they are not of one save, or of no save.
         """
-        self._told = told
+        self._inventories = inventories
         self._kinds: dict[str, HeldEntry] = {}
-        self.saved = _one_save(told)
+        self.saved = _one_save(inventories)
         found: defaultdict[str, dict[Box, Holders]] = defaultdict(dict)
-        for rank, inventory in enumerate(told):
+        for rank, inventory in enumerate(inventories):
             for place, entry in enumerate(inventory.entries if inventory else ()):
                 _require_same(self._kinds.setdefault(entry.name, entry), entry)
                 boxes = found[entry.name]
@@ -155,7 +155,7 @@ class Stock:
     def metadata(self) -> Metadata:
         """Return the metadata, as of one checkpoint."""
         paths: dict[str, Any] = {}
-        for inventory in self._told:
+        for inventory in self._inventories:
             paths |= inventory.paths if inventory else {}
         known: dict[str, STORAGE_TYPES] = {}
         for name, entry in self._kinds.items():
@@ -180,7 +180,7 @@ class Stock:
 
     def nbytes(self, source: tuple[int, int], lengths: Sequence[int]) -> int:
         """Return the size of a part of a box, or of an object, of that source."""
-        inventory = self._told[source[0]]
+        inventory = self._inventories[source[0]]
         assert inventory is not None
         return inventory.entries[source[1]].nbytes(lengths)
 
@@ -191,8 +191,8 @@ class Stock:
         return dtype
 
 
-def _one_save(told: Sequence[Inventory | None]) -> Saved:
-    held = {rank: each.saved for rank, each in enumerate(told) if each is not None}
+def _one_save(inventories: Sequence[Inventory | None]) -> Saved:
+    held = {rank: each.saved for rank, each in enumerate(inventories) if each is not None}
     if not held:
         raise CheckpointError("no rank has a shard of the step to be restored")
     first_rank, first = next(iter(held.items()))

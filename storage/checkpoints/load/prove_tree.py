@@ -47,7 +47,7 @@ def prove_tree(name: str, node: Node, described: Mapping[str, STORAGE_TYPES], fo
     try:
         Decoder(_Items(described), device="cpu").value(node)
     except CheckpointError as error:
-        if any(said in str(error) for said in _OF_THE_SCRIPT):
+        if any(phrase in str(error) for phrase in _OF_THE_SCRIPT):
             found.left_out(name, error)
         else:
             found.wrong(name, error)

@@ -83,13 +83,17 @@ def _are_fields(made: NumpyTypeStandIn, names: Any, fields: Any) -> bool:
     )
 
 
-def _is_metadata(told: Any) -> bool:
+def _is_metadata(metadata: Any) -> bool:
     """Return whether it is a dictionary of the script, or the unit of a time."""
-    if told is None or isinstance(told, dict):
+    if metadata is None or isinstance(metadata, dict):
         return True
-    if not isinstance(told, tuple) or len(told) != 2 or not (told[0] is None or isinstance(told[0], dict)):
+    if (
+        not isinstance(metadata, tuple)
+        or len(metadata) != 2
+        or not (metadata[0] is None or isinstance(metadata[0], dict))
+    ):
         return False
-    unit = told[1]
+    unit = metadata[1]
     known = isinstance(unit, tuple) and len(unit) == 4 and isinstance(unit[0], bytes | str)
     return known and all(type(each) is int for each in unit[1:])
 

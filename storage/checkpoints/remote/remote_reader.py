@@ -236,7 +236,7 @@ class RemoteReader(StorageReader):
     def get_range(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of a file of the checkpoint; counted."""
         self._count()
-        with self._told_apart():
+        with self._one_file():
             return self._store.get_range(manifests.object_key(self._key, name), start, end - start)
 
     def read_range(
@@ -245,17 +245,17 @@ class RemoteReader(StorageReader):
         """Read bytes of a file of the checkpoint as they come; counted."""
         self._count()
         key = manifests.object_key(self._key, name)
-        with self._told_apart():
+        with self._one_file():
             self._store.read_range(key, start, end - start, chunk_nbytes, take)
 
     def read_blocks(self, file: RemoteFile) -> Blocks | None:
         """Return the digests of the blocks of a file; counted."""
         self._count()
-        with self._told_apart():
+        with self._one_file():
             return manifests.read_blocks(self._store, self._key, file)
 
     @contextmanager
-    def _told_apart(self) -> Iterator[None]:
+    def _one_file(self) -> Iterator[None]:
         """Around a request for one file: a file that the store keeps back is no store that is away or refuses all.
 
         Raises:
@@ -312,7 +312,7 @@ class RemoteReader(StorageReader):
 
     def _read_stock(self, manifest: Manifest) -> bytes:
         self._count()
-        with self._told_apart():
+        with self._one_file():
             metadata = self._store.get(manifests.object_key(self._key, METADATA))
         known = next((file for file in manifest.files if file.name == METADATA), None)
         if known is None or known.digest != xxhash.xxh3_128_hexdigest(metadata):
@@ -372,9 +372,11 @@ class RemoteReader(StorageReader):
         """Raise on every rank when any rank failed, with the same message."""
         if not self._exchange.any(bool(trouble)):
             return
-        told = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
-        first: HoldfastError = next((each for each in told if isinstance(each, DamagedError)), told[0])
-        raise type(first)(f"{first}{and_more(told)}") from (trouble[0] if trouble else None)
+        failures = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
+        first: HoldfastError = next(
+            (each for each in failures if isinstance(each, DamagedError)), failures[0]
+        )
+        raise type(first)(f"{first}{and_more(failures)}") from (trouble[0] if trouble else None)
 
 
 def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> None:

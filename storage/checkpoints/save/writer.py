@@ -114,8 +114,8 @@ class Save:
         if self.doubted:
             return False
         self.replicated = tuple(self._hash(numbers) for numbers in self._replicated)
-        told = {"digest": self._digest.hexdigest(), "replicated": self.replicated}
-        header = header.model_copy(update=told)
+        results = {"digest": self._digest.hexdigest(), "replicated": self.replicated}
+        header = header.model_copy(update=results)
         self._slot.seen.wrote(buffers.commit(self._slot.buf, header), header)
         return True
 
