@@ -34,8 +34,8 @@ class Boundary:
         self._reported = 0
         """The step that was reported last."""
         self._waiting: tuple[int, str, int] | None = None
-        self._told = False
-        self._untold: tuple[int, str, int] | None = None
+        self._delivered = False
+        self._unsent_common: tuple[int, str, int] | None = None
         self._since = 0.0
         self._kept: tuple[int, str] | None = None
         self._reminded = 0.0
@@ -57,15 +57,15 @@ class Boundary:
             self._reported = step
             self._waiting = (step, str(path), nbytes)
             self._since = time.monotonic()
-            self._told = self._tell()
+            self._delivered = self._report_saved()
 
     def has_copy(self) -> bool:
         """Return whether the peer has the newest shard, or is too late. Reports again if the agent was not there."""
         with self._lock:
-            self._tell_common()
+            self._report_common()
             if self._waiting is None:
                 return True
-            self._told = self._told or self._tell()
+            self._delivered = self._delivered or self._report_saved()
             self.copied = not self._has_peer or self._control.replicated_step >= self._waiting[0]
             if self.copied:
                 self._late = False
@@ -84,9 +84,9 @@ class Boundary:
         """
         with self._lock:
             self._kept = step, str(path)
-            self._untold = step, str(path), since
+            self._unsent_common = step, str(path), since
             self._since = time.monotonic()
-            self._tell_common()
+            self._report_common()
 
     def kept(self, step: int, path: Path) -> None:
         """Have the agent ensure that the peer has the shard that this rank resumes from."""
@@ -118,22 +118,22 @@ class Boundary:
         if not self.must_hold(step):
             return
         self._reporter.send("held", step=step)
-        pause, said = 0.002, time.monotonic()
+        pause, sent_at = 0.002, time.monotonic()
         while self.must_hold(step):
             time.sleep(pause)
             pause = min(pause * 1.2, 0.02)
-            if time.monotonic() - said > 0.5:  # a datagram may be lost
+            if time.monotonic() - sent_at > 0.5:  # a datagram may be lost
                 self._reporter.send("held", step=step)
-                said = time.monotonic()
+                sent_at = time.monotonic()
         self._reporter.send("released")
 
-    def _tell(self) -> bool:
+    def _report_saved(self) -> bool:
         assert self._waiting is not None
         step, path, nbytes = self._waiting
         return self._reporter.send("saved", step=step, path=path, nbytes=nbytes)
 
-    def _tell_common(self) -> None:
-        if self._untold is not None:
-            step, path, since = self._untold
+    def _report_common(self) -> None:
+        if self._unsent_common is not None:
+            step, path, since = self._unsent_common
             if self._reporter.send("common", step=step, path=path, since=since):
-                self._untold = None
+                self._unsent_common = None

@@ -87,7 +87,7 @@ class Chosen(StateTree):
         if self._source.parts is None:
             super()._check_parts(saved)
             return
-        now = self._told()["parts"]
+        now = self._parts_node()["parts"]
         self._absent = now.keys() - (self._taken & saved.keys())
         for name in sorted(self._taken):
             if name not in saved and name not in self._lenient:

@@ -61,16 +61,16 @@ _notices: WeakSet[ForkNotice] = WeakSet()
 class ForkNotice:
     """Reports to one Session that it is in a child of the rank's process, which is not the rank."""
 
-    def __init__(self, rank: int, tell: Callable[[SettingsError], None]) -> None:
+    def __init__(self, rank: int, report: Callable[[SettingsError], None]) -> None:
         self._rank, self._pid = rank, os.getpid()
-        self._tell = WeakMethod(tell)
+        self._report = WeakMethod(report)
         _notices.add(self)
 
     def give(self) -> None:
         """Report it, in the child."""
-        if (tell := self._tell()) is not None:
+        if (report := self._report()) is not None:
             advice = "Make the model's copy in it, and leave steps and saves to the rank."
-            tell(taken(self._rank, self._pid, advice))
+            report(taken(self._rank, self._pid, advice))
 
 
 def _forked() -> None:

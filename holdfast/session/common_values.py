@@ -49,14 +49,14 @@ def require_common(optimizers: Sequence[str], trees: Mapping[str, Node], exchang
         for rank in structure.saved_ranks(trees):
             params, values = _of(name, rank, trees)
             mine.setdefault((name, _digest(params)), {})[rank] = values
-    told = exchange.everywhere(
+    gathered = exchange.everywhere(
         {
             key: _lowest((_digest(values), rank) for rank, values in found.items())
             for key, found in mine.items()
         }
     )
-    for key in sorted({key for each in told for key in each}):
-        by_value = _lowest(pair for each in told for pair in each.get(key, {}).items())
+    for key in sorted({key for each in gathered for key in each}):
+        by_value = _lowest(pair for each in gathered for pair in each.get(key, {}).items())
         if len(by_value) > 1:
             ranks = sorted(by_value.values())[:_COMPARED]
             held = exchange.everywhere({each: mine[key][each] for each in ranks if each in mine.get(key, {})})

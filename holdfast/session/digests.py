@@ -20,7 +20,7 @@ from holdfast.agent.diagnostics.computing import kind_of
 from holdfast.session.encoded import local
 from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 
-MOST_STEPS_TOLD = 256
+MOST_STEPS_SENT = 256
 """The outcome of a replay is one datagram."""
 
 
@@ -47,22 +47,22 @@ class Digests:
 
     def step(self, step: int, loss: float | None, grad_norm: float | None) -> None:
         """Digest a complete step."""
-        told = self._updates > 0
-        if len(self._steps) < MOST_STEPS_TOLD:
+        updated = self._updates > 0
+        if len(self._steps) < MOST_STEPS_SENT:
             self._steps.append(
                 {
                     "step": step,
                     "loss": "" if loss is None else loss.hex(),
                     "grad_norm": "" if grad_norm is None else grad_norm.hex(),
-                    "gradients": self._gradients.hexdigest() if told else "",
-                    "parameters": self._parameters.hexdigest() if told else "",
+                    "gradients": self._gradients.hexdigest() if updated else "",
+                    "parameters": self._parameters.hexdigest() if updated else "",
                 }
             )
         self._gradients.reset()
         self._parameters.reset()
         self._updates = 0
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the digests, for the agent."""
         return {"digests": self._steps, "hardware": self.kind}
 

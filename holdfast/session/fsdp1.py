@@ -72,8 +72,8 @@ def _of_handle(handle: Any) -> Iterator[tuple[str, Range]]:
     # Before the first forward pass there is only the one.
     held = getattr(flat, "_local_shard", flat.data) if handle.uses_sharded_strategy else flat.data
     originals = flat._params if handle._use_orig_params else [None] * len(flat._fqns)
-    told = zip(flat._fqns, flat._shapes, flat._shard_param_infos, originals, strict=True)
-    for name, shape, info, original in told:
+    rows = zip(flat._fqns, flat._shapes, flat._shard_param_infos, originals, strict=True)
+    for name, shape, info, original in rows:
         at, count = (info.offset_in_shard, info.numel_in_shard) if info.in_shard else (0, 0)
         local = held.detach()[at : at + count]
         start = info.intra_param_start_idx if info.in_shard else 0
@@ -160,10 +160,10 @@ class FlatOptimizerPart(OptimizerPart):
         for name, each in flat.items():
             values = self.optimizer.state.get(each.key)
             if values and each.local.numel():
-                told = {
+                own_values = {
                     key: each.of(value) if _is_flat(value, each) else value for key, value in values.items()
                 }
-                nodes[name] = encoder.part_of(told, (self.name, "state", name), opened=True)
+                nodes[name] = encoder.part_of(own_values, (self.name, "state", name), opened=True)
         for key, values in self.optimizer.state.items():
             if id(key) in keys:
                 continue
@@ -185,14 +185,14 @@ class FlatOptimizerPart(OptimizerPart):
 
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
         """Make room for the state of this rank's ranges, whatever ranges the saving ranks had."""
-        told = known.nodes.get(f"{self.name}/state") or {"params": {}}
+        state = known.nodes.get(f"{self.name}/state") or {"params": {}}
         self._made: dict[Tensor, dict[str, Any]] = {}
         self._saved, self._shared = {}, []
         flat = self._ranges()
         keys = {id(each.key) for each in flat.values()}
         plain = {name: each for name, each in params.items() if id(each) not in keys}
         for name, param in (*((name, each.key) for name, each in flat.items()), *plain.items()):
-            node = told["params"].get(name) or by_names(known, (self.name, "state", name), param)
+            node = state["params"].get(name) or by_names(known, (self.name, "state", name), param)
             if node is None or (name in flat and not flat[name].local.numel()):
                 continue
             self._saved[name] = node

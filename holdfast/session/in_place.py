@@ -41,7 +41,7 @@ def set_groups(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Non
     """Give ``optimizer`` the options in ``groups``, as ``load_state_dict`` would; its state and parameters stay."""
     mine = [
         {name: group[name] for name in ("param_names",) if name in group}
-        | {**told, "params": group["params"]}
-        for group, told in zip(optimizer.param_groups, groups, strict=True)
+        | {**options, "params": group["params"]}
+        for group, options in zip(optimizer.param_groups, groups, strict=True)
     ]
     optimizer.__setstate__({"state": optimizer.state, "param_groups": mine})

@@ -142,12 +142,12 @@ class ModulePart:
         Raises:
             CheckpointError: it does not fit this module.
         """
-        told = known.nodes.get(self.name) or {"state": {}, "frozen": []}
-        self._nodes: dict[str, Node] = dict(told["state"])
+        saved = known.nodes.get(self.name) or {"state": {}, "frozen": []}
+        self._nodes: dict[str, Node] = dict(saved["state"])
         self._fresh = self.state()
         self._homes: dict[str, tuple[nn.Module, str]] | None = None
         self._replaced = False
-        self._nones = [key for key in told.get("none", ()) if key in self._fresh and self._home(key)]
+        self._nones = [key for key in saved.get("none", ()) if key in self._fresh and self._home(key)]
         self.elsewhere = self._fresh.keys() - self._nodes.keys() - set(self._nones)
         for key in self.elsewhere:
             self._from_others(key, known)
@@ -155,7 +155,7 @@ class ModulePart:
         self._open = {key for key in self._nodes.keys() - self._fresh.keys() if self._is_open(key)}
         for key, node in list(self._nodes.items()):
             self._want(key, node, known)
-        self._frozen_then: list[str] = told["frozen"]
+        self._frozen_then: list[str] = saved["frozen"]
 
     def freeze(self, names: Set[str]) -> None:
         """Take the frozen ones among those that other ranks saved; after :meth:`want`."""

@@ -175,10 +175,10 @@ class SavedOptimizer:
 
     def _beside(self) -> dict[str, Any]:
         try:
-            told = self.optimizer.state_dict()
+            state_dict = self.optimizer.state_dict()
         except RuntimeError:  # one that has to gather it first: its own part is read from what it keeps
             return {}
-        return {name: each for name, each in told.items() if name not in ("state", "param_groups")}
+        return {name: each for name, each in state_dict.items() if name not in ("state", "param_groups")}
 
     def _require_none_inside(self) -> None:
         """Refuse an optimizer around another one, whose state is neither in its own nor given to the Session."""

@@ -42,17 +42,17 @@ class OptimizerPart(SavedOptimizer):
             known.want(self._more_then)
 
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
-        told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
+        state = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
         self._saved: dict[str, Node] = {}
         for name, param in params.items():
-            node = told["params"].get(name)
+            node = state["params"].get(name)
             if node is None:
                 node = by_names(known, (self.name, "state", name), param)
             if node is not None:
                 self._saved[name] = node
-                self._require_placeable(name, param, told.get("parts"), known)
+                self._require_placeable(name, param, state.get("parts"), known)
                 self._want(name, node, param, known)
-        self._shared = told["shared"]
+        self._shared = state["shared"]
         for _, node in self._shared:
             known.want(node)
 
@@ -120,12 +120,12 @@ class OptimizerPart(SavedOptimizer):
         self._regroup = bool(saved) and not missing and extra <= addable.keys()
         if self._regroup:
             self._by_name = dict(params) | {name: addable[name] for name in extra}
-            told = known.nodes.get(f"{self.name}/state") or {"params": {}}
+            state = known.nodes.get(f"{self.name}/state") or {"params": {}}
             for name in extra:
-                node = told["params"].get(name)
+                node = state["params"].get(name)
                 if node is not None:
                     self._saved[name] = node
-                    self._require_placeable(name, addable[name], told.get("parts"), known)
+                    self._require_placeable(name, addable[name], state.get("parts"), known)
                     self._want(name, node, addable[name], known)
             return
         elsewhere = not (missing & module_names)
@@ -176,12 +176,12 @@ class OptimizerPart(SavedOptimizer):
             del groups[len(self._groups_then) :]
         decoder = Decoder(tensors)
         for group, node in zip(groups, self._groups_then, strict=False):
-            told = decoder.value({option: each for option, each in node.items() if option != "params"})
+            options = decoder.value({option: each for option, each in node.items() if option != "params"})
             if self._regroup:
                 group["params"] = [params[name] for name in node["params"]]
             elif "param_names" in group:
-                told.pop("param_names", None)
-            group.update(told)
+                options.pop("param_names", None)
+            group.update(options)
         if updates_plainly(self.optimizer):
             # Fills in what this version of torch has beyond the one that saved.
             self.optimizer.__setstate__({"state": self.optimizer.state, "param_groups": groups})

@@ -11,7 +11,15 @@ from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.rank_context import RankContext
-from holdfast.session.shared import Replicated, Told, in_one, share_alike, share_equal, share_nothing, told_of
+from holdfast.session.shared import (
+    Hashes,
+    Replicated,
+    hashes_of,
+    in_one,
+    share_alike,
+    share_equal,
+    share_nothing,
+)
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.describe import HeldItems
 from holdfast.storage.checkpoints.format.layout import ShardLayout
@@ -67,17 +75,17 @@ class Planner:
         self._group.open()
         error: Exception | None = None
         tree: StateTree | None = None
-        told: Told | None = None
+        hashes: Hashes | None = None
         writer: ShardWriter | None = None
         try:
             if good:
                 tree = self._readable(state)
-                told = told_of(tree, self._group)
-                writer = self._as_before_if_alike(tree, told)
+                hashes = hashes_of(tree, self._group)
+                writer = self._as_before_if_alike(tree, hashes)
         except Exception as caught:
             error = caught
         # Ranks of earlier releases put something else in one, or nothing: then all exchange what each has.
-        agreed = f"{in_one(told)} saved by {_plan_of(writer)}"
+        agreed = f"{in_one(hashes)} saved by {_plan_of(writer)}"
         (bad, failed), alike = self._group.agree(not good, _failure(error), equal=agreed)
         if failed:
             raise self._refused(error, step, failed)
@@ -86,7 +94,7 @@ class Planner:
         if bad or tree is None:
             return False
         if not alike:
-            writer = self._as_before_on_all(tree, told, step)
+            writer = self._as_before_on_all(tree, hashes, step)
         if writer is None:
             self.together(state, step)
         else:
@@ -94,25 +102,25 @@ class Planner:
         self._kept = None
         return True
 
-    def _as_before_if_alike(self, tree: StateTree, told: Told | None) -> ShardWriter | None:
+    def _as_before_if_alike(self, tree: StateTree, hashes: Hashes | None) -> ShardWriter | None:
         """Return the writer that :meth:`_as_before` finds if all ranks' reports turn out to be the same as this one's.
 
         None where it fails: if they are the same, all make a new plan, and what is wrong is found there.
         """
         if self._kept is None:
             return None
-        share_alike(tree, told)
+        share_alike(tree, hashes)
         try:
             return self._as_before(tree)
         except Exception:
             return None
 
-    def _as_before_on_all(self, tree: StateTree, told: Told | None, step: int) -> ShardWriter | None:
+    def _as_before_on_all(self, tree: StateTree, hashes: Hashes | None, step: int) -> ShardWriter | None:
         """Return a writer by the plan of the epoch before, where all ranks can continue with it; their reports differ.
 
         Collective.
         """
-        share_equal(tree, told, self._group)
+        share_equal(tree, hashes, self._group)
         writer: ShardWriter | None = None
         error: Exception | None = None
         try:
@@ -133,9 +141,9 @@ class Planner:
             CheckpointError: there is no plan for the state, or no room for it.
         """
         tree = self._on_all(step, lambda: self._readable(state))
-        told = self._on_all(step, lambda: told_of(tree, self._group))
+        hashes = self._on_all(step, lambda: hashes_of(tree, self._group))
         self._plans += 1
-        share_equal(tree, told, self._group)
+        share_equal(tree, hashes, self._group)
         held = self._on_all(step, lambda: self._held(tree))
         shared = share_out(held, f"{self._context.epoch}.{self._plans}")
         writer = self._on_all(step, lambda: self._written_by(shared, held, tree, step))

@@ -159,8 +159,10 @@ class _Loading:
         left = self._known.left
         if self._exchange.size == 1 or not self._exchange.any(bool(left)):
             return
-        told = self._exchange.everywhere((left, {structure.plain_name(name) for name in self._known.targets}))
-        lost = set().union(*(each for each, _ in told)) - set().union(*(taken for _, taken in told))
+        gathered = self._exchange.everywhere(
+            (left, {structure.plain_name(name) for name in self._known.targets})
+        )
+        lost = set().union(*(each for each, _ in gathered)) - set().union(*(taken for _, taken in gathered))
         if lost:
             raise CheckpointError(
                 f"{sorted(lost)[0]}: the checkpoint has it, and no rank's model does ({len(lost)} such names). Restore "

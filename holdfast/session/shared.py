@@ -23,25 +23,25 @@ Replicated = Sequence[tuple[str, ...]]
 """Names that have to stay equal, for each set of ranks that have the same; none where this rank is not among them."""
 MOST_SETS = 100
 """Different sets of ranks, as pipeline stages are, whose tensors are watched: a shard's header has a hash for each."""
-Told = dict[str, int]
+Hashes = dict[str, int]
 """By name: a hash of shape, type and elements; negative for a buffer of a module."""
 
 
-def told_of(tree: StateTree, group: Group) -> Told | None:
+def hashes_of(tree: StateTree, group: Group) -> Hashes | None:
     """Return this rank's report to :func:`share_equal`; None when there is no other rank to report to."""
     tree.flat()
-    return None if group.alone else _told(tree)
+    return None if group.alone else _hashes(tree)
 
 
-def in_one(told: Told | None) -> str:
+def in_one(hashes: Hashes | None) -> str:
     """Return a rank's report in one text: where that is the same on all ranks, nothing differs."""
-    return "" if told is None else repr(sorted(told.items()))
+    return "" if hashes is None else repr(sorted(hashes.items()))
 
 
-def share_alike(tree: StateTree, told: Told | None) -> None:
+def share_alike(tree: StateTree, hashes: Hashes | None) -> None:
     """Do what :func:`share_equal` does where all ranks report the same as this one; no exchange."""
-    if told is not None:
-        _settle_on_all(tree, told, set())
+    if hashes is not None:
+        _settle_on_all(tree, hashes, set())
         tree.forget()
 
 
@@ -51,31 +51,31 @@ def share_nothing(tree: StateTree) -> None:
     tree.forget()
 
 
-def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
+def share_equal(tree: StateTree, hashes: Hashes | None, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
     Items that differed once are never saved once again.
     """
-    if told is None:
+    if hashes is None:
         return
-    names = sorted(told)
+    names = sorted(hashes)
     if all(group.same([_name_of(names)])):
-        equal = group.same([told[name] for name in names])
+        equal = group.same([hashes[name] for name in names])
         unequal = {name for name, same in zip(names, equal, strict=True) if not same}
-        _settle_on_all(tree, told, unequal)
+        _settle_on_all(tree, hashes, unequal)
     else:  # pipeline stages have buffers of their own
-        union, holders, unequal = compared(_everywhere(told))
+        union, holders, unequal = compared(_everywhere(hashes))
         # Where one rank has a large tensor another may have a plain value of the same name.
         single = {name for name, ranks in holders.items() if len(ranks) == 1}
-        taken = _everywhere(single & tree.names - told.keys())
+        taken = _everywhere(single & tree.names - hashes.keys())
         settle(tree.placing, union, holders, unequal.union(*taken), dist.get_rank())
     tree.forget()
 
 
-def _settle_on_all(tree: StateTree, told: Told, unequal: set[str]) -> None:
+def _settle_on_all(tree: StateTree, hashes: Hashes, unequal: set[str]) -> None:
     """Settle what all ranks hold under the same names."""
     everyone = frozenset(range(dist.get_world_size()))
-    settle(tree.placing, told, dict.fromkeys(told, everyone), unequal, dist.get_rank())
+    settle(tree.placing, hashes, dict.fromkeys(hashes, everyone), unequal, dist.get_rank())
 
 
 def _everywhere(mine: Any) -> list[Any]:
@@ -84,29 +84,29 @@ def _everywhere(mine: Any) -> list[Any]:
     return found
 
 
-def compared(told: list[Told]) -> tuple[Told, dict[str, frozenset[int]], set[str]]:
+def compared(by_rank: list[Hashes]) -> tuple[Hashes, dict[str, frozenset[int]], set[str]]:
     """Return items of any rank, the ranks that have each, and those that are not the same on all of these."""
     held: dict[str, list[int]] = {}
-    for rank, each in enumerate(told):
+    for rank, each in enumerate(by_rank):
         for name in each:
             held.setdefault(name, []).append(rank)
-    unequal = {name for name, ranks in held.items() if len({told[rank][name] for rank in ranks}) > 1}
-    union = {name: told[ranks[0]][name] for name, ranks in held.items()}
+    unequal = {name for name, ranks in held.items() if len({by_rank[rank][name] for rank in ranks}) > 1}
+    union = {name: by_rank[ranks[0]][name] for name, ranks in held.items()}
     return union, {name: frozenset(ranks) for name, ranks in held.items()}, unequal
 
 
 def settle(
-    placing: Placing, told: Told, holders: Mapping[str, frozenset[int]], unequal: set[str], rank: int
+    placing: Placing, hashes: Hashes, holders: Mapping[str, frozenset[int]], unequal: set[str], rank: int
 ) -> None:
     """Decide which items are saved once, where each rank's own go, and which have to stay equal."""
     placing.unequal |= unequal
-    sets = sorted({holders[name] for name in told}, key=sorted)
-    placing.unequal |= {name for name in told if holders[name] in sets[MOST_SETS:]}
-    buffers = {name for name, hashed in told.items() if hashed < 0}
+    sets = sorted({holders[name] for name in hashes}, key=sorted)
+    placing.unequal |= {name for name in hashes if holders[name] in sets[MOST_SETS:]}
+    buffers = {name for name, hashed in hashes.items() if hashed < 0}
     # Where each has its own, the first holder keeps the plain name: stock torch and ranks without one look there.
     mine = {name for name in buffers & placing.unequal if rank in holders[name]}
     placing.apart = {name for name in mine if min(holders[name]) != rank}
-    once = told.keys() - placing.unequal
+    once = hashes.keys() - placing.unequal
     placing.shared = once - buffers
     groups: dict[frozenset[int], list[str]] = {}
     for name in sorted(once):
@@ -120,7 +120,7 @@ def hash_of(tensor: Tensor) -> int:
     return (xxhash.xxh3_64_intdigest(bytes_of(tensor)) >> 2) + 1
 
 
-def _told(tree: StateTree) -> Told:
+def _hashes(tree: StateTree) -> Hashes:
     others = {name: _hash(each) for name, each in tree.placing.candidates.items()}
     return others | {name: -_hash(each) for name, each in tree.buffers().items()}
 

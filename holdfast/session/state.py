@@ -122,7 +122,7 @@ class StateTree:
         if self._fixed is None or not identical([*modules, *optimizers], self._fixed[0]):
             parts = f"{structure.key(self.rank)}.{PARTS}"
             both = [*modules, *optimizers]
-            self._fixed = both, self._flat(both, {parts: self._told()})
+            self._fixed = both, self._flat(both, {parts: self._parts_node()})
         loose = self._flat(others)
         _require_apart(self._fixed[1], loose)
         self._encoded = [*modules, *optimizers, *others]
@@ -164,7 +164,7 @@ class StateTree:
             for name, tensor in named
         ]
 
-    def _told(self) -> Node:
+    def _parts_node(self) -> Node:
         return {
             "format": 1,
             "parts": dict.fromkeys(self._modules, "module")
@@ -257,7 +257,7 @@ class StateTree:
             self._modules[name].freeze(frozen.get(name, set()))
 
     def _check_parts(self, saved: Mapping[str, str]) -> None:
-        now = self._told()["parts"]
+        now = self._parts_node()["parts"]
         self._absent = now.keys() - saved.keys()
         if missing := sorted(self._absent - self._lenient):
             raise CheckpointError(

@@ -79,18 +79,18 @@ def _in_store(order: dict[str, Any], alone: bool) -> RemoteReader:
 
 
 def _wait_for(ticket: Path, waits: Callable[[], object]) -> dict[str, Any]:
-    deadline, pause, said = time.monotonic() + LONGEST_S, 0.0005, 0.0
+    deadline, pause, sent_at = time.monotonic() + LONGEST_S, 0.0005, 0.0
     while (now := time.monotonic()) < deadline:
         try:
-            told: dict[str, Any] = json.loads(ticket.read_text())
+            content: dict[str, Any] = json.loads(ticket.read_text())
         except FileNotFoundError:
-            if now - said > SAY_AGAIN_S:  # a datagram may be lost
+            if now - sent_at > SAY_AGAIN_S:  # a datagram may be lost
                 waits()
-                said = now
+                sent_at = now
             time.sleep(pause)
             pause = min(pause * 1.2, 0.01)
         else:
-            return told
+            return content
     raise CheckpointError(
         f"the agent did not report within {LONGEST_S:.0f} s where this rank's state is ({ticket})"
     )

@@ -14,7 +14,7 @@ from holdfast.session import shared
 from holdfast.session.encoded import Placing
 from holdfast.session.shared import (
     MOST_SETS,
-    Told,
+    Hashes,
     compared,
     in_one,
     settle,
@@ -26,11 +26,11 @@ from holdfast.session.shared import (
 BUFFER, OTHER = -7, 7
 
 
-def settled(told: list[Told], placings: list[Placing] | None = None) -> list[Placing]:
+def settled(hashes: list[Hashes], placings: list[Placing] | None = None) -> list[Placing]:
     """What each rank decides."""
-    placings = placings or [Placing(rank, alone=False) for rank in range(len(told))]
+    placings = placings or [Placing(rank, alone=False) for rank in range(len(hashes))]
     for rank, each in enumerate(placings):
-        settle(each, *compared(told), rank)
+        settle(each, *compared(hashes), rank)
     return placings
 
 
@@ -44,15 +44,15 @@ def test_equal_on_all_is_saved_once_and_watched() -> None:
 
 def test_a_buffer_that_differs_has_its_plain_name_on_the_first_rank() -> None:
     """There stock torch finds it."""
-    told = [{"model.mean": BUFFER - rank, "model.mask": BUFFER} for rank in range(3)]
-    assert [each.apart for each in settled(told)] == [set(), {"model.mean"}, {"model.mean"}]
-    assert {tuple(each.replicated) for each in settled(told)} == {(("model.mask",),)}
+    hashes = [{"model.mean": BUFFER - rank, "model.mask": BUFFER} for rank in range(3)]
+    assert [each.apart for each in settled(hashes)] == [set(), {"model.mean"}, {"model.mean"}]
+    assert {tuple(each.replicated) for each in settled(hashes)} == {(("model.mask",),)}
 
 
 def test_pipeline_stages_are_sets_of_their_own() -> None:
     """Each watches its own; all have as many sets, in one order."""
-    told: list[Told] = [{"a": BUFFER}, {"a": BUFFER}, {"b": BUFFER}, {"b": BUFFER - 1, "c": BUFFER}]
-    found = settled(told)
+    hashes: list[Hashes] = [{"a": BUFFER}, {"a": BUFFER}, {"b": BUFFER}, {"b": BUFFER - 1, "c": BUFFER}]
+    found = settled(hashes)
     assert [each.replicated for each in found] == [[("a",)], [("a",)], [()], [()]]
     assert [each.apart for each in found] == [set(), set(), set(), {"b"}]
 
@@ -68,8 +68,10 @@ def test_what_differed_once_stays_apart() -> None:
 
 def test_more_sets_than_a_header_holds() -> None:
     """The rest is saved for each rank."""
-    told: list[Told] = [{f"n{each}": BUFFER for each in range(rank + 1)} for rank in range(MOST_SETS + 20)]
-    found = settled(told)
+    hashes: list[Hashes] = [
+        {f"n{each}": BUFFER for each in range(rank + 1)} for rank in range(MOST_SETS + 20)
+    ]
+    found = settled(hashes)
     assert {len(each.replicated) for each in found} == {MOST_SETS}
 
 
@@ -78,17 +80,17 @@ def test_more_sets_than_a_header_holds() -> None:
         st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-3, -2, 1, 2, 3])), min_size=1, max_size=6
     )
 )
-def test_no_name_is_saved_once_that_differs(told: list[Told]) -> None:
+def test_no_name_is_saved_once_that_differs(hashes: list[Hashes]) -> None:
     """Whatever is saved under one name by several ranks is equal there and watched, by all in the same order."""
     kinds: dict[str, bool] = {}
-    for each in told:
+    for each in hashes:
         for name, hashed in list(each.items()):
             if kinds.setdefault(name, hashed < 0) != (hashed < 0):
                 del each[name]
-    found = settled(told)
+    found = settled(hashes)
     assert len({len(each.replicated) for each in found}) == 1
     for name, buffer in kinds.items():
-        ranks = [rank for rank, each in enumerate(told) if name in each]
+        ranks = [rank for rank, each in enumerate(hashes) if name in each]
         once = [
             rank
             for rank in ranks
@@ -98,7 +100,7 @@ def test_no_name_is_saved_once_that_differs(told: list[Told]) -> None:
             number for rank in ranks for number, names in enumerate(found[rank].replicated) if name in names
         }
         if len(once) > 1:
-            assert len({told[rank][name] for rank in once}) == 1
+            assert len({hashes[rank][name] for rank in once}) == 1
             assert len(watching) == 1
 
 
@@ -106,7 +108,7 @@ def test_ranks_that_report_the_same_need_no_exchange_for_it(monkeypatch: pytest.
     """The outcome is that of an exchange."""
     monkeypatch.setattr(shared.dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(shared.dist, "get_rank", lambda: 1)
-    told = {"model.mask": BUFFER, "loader.tokens": OTHER}
+    hashes = {"model.mask": BUFFER, "loader.tokens": OTHER}
 
     def placed(share: Callable[[Any], None]) -> Placing:
         tree = Mock(placing=Placing(1, alone=False))
@@ -116,8 +118,8 @@ def test_ranks_that_report_the_same_need_no_exchange_for_it(monkeypatch: pytest.
 
     asked = Mock()
     asked.same.side_effect = lambda values: [True] * len(values)
-    assert vars(placed(lambda tree: share_alike(tree, told))) == vars(
-        placed(lambda tree: share_equal(tree, told, asked))
+    assert vars(placed(lambda tree: share_alike(tree, hashes))) == vars(
+        placed(lambda tree: share_equal(tree, hashes, asked))
     )
     assert asked.same.called
 
@@ -138,7 +140,7 @@ def test_what_is_shared_on_trial_is_taken_back(monkeypatch: pytest.MonkeyPatch) 
     ("one", "other"),
     [({"a": 1}, {"a": 2}), ({"a": 1}, {"b": 1}), ({"a": 1}, {}), ({}, None), ({"a": 1}, None)],
 )
-def test_reports_that_differ_are_different_texts(one: Told, other: Told | None) -> None:
+def test_reports_that_differ_are_different_texts(one: Hashes, other: Hashes | None) -> None:
     assert in_one(one) != in_one(other)
 
 

@@ -64,8 +64,8 @@ def _queues() -> Iterator[list[_Registered]]:
 def _registered(line: str) -> _Registered:
     """Read ``tfd: 43 events: 19 data: 56072d0e59b0  pos:0 ino:3f1 sdev:8`` (proc(5))."""
     words = line.replace(":", ": ").split()
-    told = dict(zip(words[::2], words[1::2], strict=False))
-    return _Registered(int(told["tfd:"]), int(told["data:"], 16), int(told["ino:"], 16))
+    fields = dict(zip(words[::2], words[1::2], strict=False))
+    return _Registered(int(fields["tfd:"]), int(fields["data:"], 16), int(fields["ino:"], 16))
 
 
 def _opened(registered: _Registered) -> socket.socket | None:

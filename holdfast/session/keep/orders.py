@@ -50,10 +50,10 @@ class EpochOrders:
     def next(self) -> dict[str, Any] | None:
         """Return the order to begin another epoch, if it is there."""
         try:
-            told: dict[str, Any] = json.loads(self._next.read_text())
+            order: dict[str, Any] = json.loads(self._next.read_text())
         except FileNotFoundError:
             return None
-        return told
+        return order
 
     def _listen(self) -> None:
         with self._socket:

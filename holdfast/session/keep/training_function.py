@@ -167,13 +167,13 @@ def _await_next(orders: EpochOrders, reporter: RankReporter, lost: BaseException
     """
     from holdfast.agent.ranks import rank_main  # noqa: PLC0415  (a rank has it loaded)
 
-    told = {} if lost is None else {"error_type": type(lost).__name__, "message": str(lost)[:1000]}
-    began, said, pause, idle = time.monotonic(), -_REMIND_S, 0.0005, True
+    reason = {} if lost is None else {"error_type": type(lost).__name__, "message": str(lost)[:1000]}
+    began, sent_at, pause, idle = time.monotonic(), -_REMIND_S, 0.0005, True
     while (order := orders.next()) is None:
         now = time.monotonic()
-        if now - said > _REMIND_S:  # a datagram may be lost
-            reporter.send("left", at=time.time(), **told)
-            said = now
+        if now - sent_at > _REMIND_S:  # a datagram may be lost
+            reporter.send("left", at=time.time(), **reason)
+            sent_at = now
         if idle:
             idle = False
             _free_memory()

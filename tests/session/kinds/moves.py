@@ -20,7 +20,7 @@ from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.recovery import recover, recover_from_ranks
 from holdfast.session.restore import restore_remote
-from holdfast.session.shared import share_equal, told_of
+from holdfast.session.shared import hashes_of, share_equal
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.format.plan import make_plan
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
@@ -76,7 +76,7 @@ def save(some: Sequence[Training], layout: str, folder: Path) -> None:
     held = state.held()
     tree, group = state.tree(), Group()
     group.open()
-    share_equal(tree, told_of(tree, group), group)
+    share_equal(tree, hashes_of(tree, group), group)
     items = tree.flat() | rng.items(rank)
     private, paths = (rng.key(rank), *tree.private), tree.paths | rng.paths(rank)
     planned = make_plan(items, folder / "shards", 1, 1, private=private, paths=paths)
