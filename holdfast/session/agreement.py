@@ -149,24 +149,24 @@ class Group:
         """
         if self._group is None:
             return list(needs), True
-        told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64, device="cpu")
-        wait(self._group.allreduce([told], _largest()))
+        gathered = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64, device="cpu")
+        wait(self._group.allreduce([gathered], _largest()))
         if self._counter is not None:  # by now all ranks are in the group
             size = self._group.size()
             self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < size
             self.by_first = size <= MOST_BY_FIRST and self._counter.add(_BY_FIRST, 0) == size
             self._with_distance = self._counter.add(_WITH_DISTANCE, 0) == size
             self._counter = None
-        *flags, largest, smallest = told.tolist()
+        *flags, largest, smallest = gathered.tolist()
         return flags, all(_alike([largest, smallest]))
 
     def same(self, values: Sequence[int]) -> list[bool]:
         """Return, for each value, whether all ranks gave the same. Waits for all ranks, as :meth:`agree` does."""
         if self._group is None or not values:
             return [True] * len(values)
-        told = torch.tensor(_mirrored(*values), dtype=torch.int64, device="cpu")
-        wait(self._group.allreduce([told], _largest()))
-        return _alike(told.tolist())
+        gathered = torch.tensor(_mirrored(*values), dtype=torch.int64, device="cpu")
+        wait(self._group.allreduce([gathered], _largest()))
+        return _alike(gathered.tolist())
 
     def exchange(self, vote: Vote, ended: Callable[[float], bool]) -> Result:
         """Give this rank's vote on a call and receive all others'. In the thread that saves; each call once, in order.
@@ -202,7 +202,7 @@ class Group:
             vote.rejects,
         )
         replicated = [each if vote.saved else 0 for each in vote.replicated]
-        told = torch.tensor(
+        votes = torch.tensor(
             (
                 *flags,
                 vote.calls,
@@ -214,7 +214,7 @@ class Group:
             device="cpu",
         )
         try:
-            largest = (self._by_the_first if self.by_first else self._around)(told, ended)
+            largest = (self._by_the_first if self.by_first else self._around)(votes, ended)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
         missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = largest.tolist()

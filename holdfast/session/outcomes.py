@@ -46,7 +46,7 @@ class Outcomes:
         """Tensors that changed in place during a copy: copied before ``checkpoint()`` returns from then on."""
         self.gone = False
         """Another rank is gone, or at another call: no save can become common any more in this epoch."""
-        self.telling = False
+        self.waiting = False
         """This rank waits for the others' votes."""
         self.apart = False
         """The others were many calls behind this rank when they gave their last votes."""
@@ -61,71 +61,71 @@ class Outcomes:
         self._reporter = reporter
         self._own = own
         self._copy_s = 0.0
-        self._said_at = -QUIET_S
+        self._logged_at = -QUIET_S
 
     def conclude(self, vote: Vote, save: Save | None, replicated: int) -> None:
         """Finish a save in the thread, and receive the outcome of the call on all ranks."""
-        told = self._finish(save, vote) if save is not None else vote
+        final = self._finish(save, vote) if save is not None else vote
         late = self._own.late(time.monotonic())
-        told = replace(
-            told,
+        final = replace(
+            final,
             calls=self.due.decided,
             distance=self.interval.calls,
             rejects=self.agenda.rejects,
             late=late,
-            replicated=save.replicated if save and told.saved else (0,) * replicated,
+            replicated=save.replicated if save and final.saved else (0,) * replicated,
         )
-        heard = self._tell(told, save)
-        while heard and (missed := self.due.missed()) is not None:
-            heard = self._tell(self._left_out(*missed, told), None)
+        all_there = self._vote(final, save)
+        while all_there and (missed := self.due.missed()) is not None:
+            all_there = self._vote(self._left_out(*missed, final), None)
 
-    def _left_out(self, number: int, step: int, told: Vote) -> Vote:
+    def _left_out(self, number: int, step: int, final: Vote) -> Vote:
         """Return the vote on a call that was due, and past when this rank heard of that."""
         return Vote(
             number,
             step,
-            told.plan,
+            final.plan,
             skipped=True,
             late=self._own.late(time.monotonic()),
             calls=self.due.decided,
             rejects=self.agenda.rejects,
-            replicated=(0,) * len(told.replicated),
+            replicated=(0,) * len(final.replicated),
         )
 
-    def _tell(self, told: Vote, save: Save | None) -> bool:
+    def _vote(self, vote: Vote, save: Save | None) -> bool:
         """Exchange the votes on a call; return whether all ranks are there."""
-        if self._own.single and not told.saved:
-            told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
-        result = self._exchange(told)
+        if self._own.single and not vote.saved:
+            vote = replace(vote, copied=self._boundary.is_on_peer(self._own.keeps))
+        result = self._exchange(vote)
         if result is None:
             return False
-        self._hear(result, told, save)
+        self._on_result(result, vote, save)
         # Ranks that keep step and only save more slowly, or whose peers do, are where this one is.
         self.apart = self.due.decided - result.calls >= APART_CALLS
         if self._own.single:
-            self._hear_of_copies(result, told)
-        self.due.take(told.number, result)  # last: from now on the next save may begin
+            self._on_copies(result, vote)
+        self.due.take(vote.number, result)  # last: from now on the next save may begin
         return True
 
-    def _exchange(self, told: Vote) -> Result | None:
+    def _exchange(self, vote: Vote) -> Result | None:
         """Return the votes of all ranks; None when one of them is gone, or this process ends."""
-        self.telling = True
+        self.waiting = True
         try:
-            return self.group.exchange(told, self.background.ended)
+            return self.group.exchange(vote, self.background.ended)
         except CheckpointError as error:
             self.agenda.forget()
             if not self.background.ended():
                 self.gone = True
-                self.fail(told.step, error)
+                self.fail(vote.step, error)
             return None
         finally:
-            self.telling = False
+            self.waiting = False
 
-    def _hear_of_copies(self, result: Result, told: Vote) -> None:
+    def _on_copies(self, result: Result, vote: Vote) -> None:
         """Copy a single buffer when all ranks have theirs, and free it when the peers of all have it."""
         if result.common:
             self._wait_for_copy()
-            later = self._exchange(replace(told, copied=self._boundary.copied))
+            later = self._exchange(replace(vote, copied=self._boundary.copied))
             if later is None:
                 return
             result = later
@@ -170,7 +170,7 @@ class Outcomes:
         """Look for the peer's copy until it is there."""
         self._copy_s = until(self._boundary.has_copy, self.background.ended, self._copy_s, LONGEST_PAUSE_S)
 
-    def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
+    def _on_result(self, result: Result, vote: Vote, save: Save | None) -> None:
         self.agenda.take(result)
         self.may_again = result.skipped or result.unequal or not result.same_call
         if result.common and save is not None:
@@ -182,14 +182,14 @@ class Outcomes:
             self._boundary.common(save.step, save.path, since=since)
         elif result.unequal:
             _log.info(
-                "step %d: tensors that were the same on all ranks are so no longer: a new plan", told.step
+                "step %d: tensors that were the same on all ranks are so no longer: a new plan", vote.step
             )
         elif result.same_call and not result.same_step:
             self.fail(
-                told.step,
+                vote.step,
                 CheckpointError(
-                    f"ranks are at different steps: this one calls checkpoint() the {told.number}. time, at step "
-                    f"{told.step}. Call step() and checkpoint() for the same steps on all ranks."
+                    f"ranks are at different steps: this one calls checkpoint() the {vote.number}. time, at step "
+                    f"{vote.step}. Call step() and checkpoint() for the same steps on all ranks."
                 ),
             )
 
@@ -199,6 +199,6 @@ class Outcomes:
         reason = f"{type(error).__name__}: {error}"[:500]
         self._reporter.send("save_failed", step=step, reason=reason, failed=self.counts.failed)
         now = time.monotonic()
-        if now - self._said_at >= QUIET_S:
-            self._said_at = now
+        if now - self._logged_at >= QUIET_S:
+            self._logged_at = now
             _log.warning("step %d is not saved (%d failed so far): %s", step, self.counts.failed, reason)

@@ -276,7 +276,7 @@ class Saver:
     def _leave_out(self, step: int) -> None:
         """Save nothing at a call that is not due. A rank that is far ahead of the others waits for them a little."""
         self._skip(step)
-        if self._skipped >= WAIT_CALLS and self._outcomes.apart and self._outcomes.telling:
+        if self._skipped >= WAIT_CALLS and self._outcomes.apart and self._outcomes.waiting:
             # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
             self._skipped = 0
             self.flush(APART_S)

@@ -383,8 +383,8 @@ class Session:
 
     def _end_replay(self, *, ok: bool, detail: str = "") -> None:
         if self._reporter:
-            told = self._digests.told() if self._digests else {}
-            self._reporter.send("replayed", ok=ok, detail=detail, **told)
+            digests = self._digests.report() if self._digests else {}
+            self._reporter.send("replayed", ok=ok, detail=detail, **digests)
         raise SystemExit(0)
 
 

@@ -234,7 +234,7 @@ def test_only_a_rank_that_is_far_ahead_waits_for_the_others(
     session.restore(state)
     saving = session._saver
     monkeypatch.setattr(saving, "flush", waits.append)
-    saving._outcomes.telling, saving._outcomes.apart = True, apart
+    saving._outcomes.waiting, saving._outcomes.apart = True, apart
     for step in range(1, 40):
         session.step(step)
         session.checkpoint(state)
