@@ -66,16 +66,16 @@ class Grouped:
 
     def one(self, make: Callable[[], T]) -> T:
         """Broadcast from rank 0."""
-        told = [_tried(make) if self.rank == 0 else None]
-        self._dist.broadcast_object_list(told, src=0, group=self._group)
-        made: T = _opened(told)[0]
+        sent = [_tried(make) if self.rank == 0 else None]
+        self._dist.broadcast_object_list(sent, src=0, group=self._group)
+        made: T = _opened(sent)[0]
         return made
 
     def each(self, make: Callable[[], T]) -> list[T]:
         """Gather from all ranks."""
-        told: list[Any] = [None] * self.ranks
-        self._dist.all_gather_object(told, _tried(make), group=self._group)
-        return _opened(told)
+        gathered: list[Any] = [None] * self.ranks
+        self._dist.all_gather_object(gathered, _tried(make), group=self._group)
+        return _opened(gathered)
 
 
 def agreement() -> Agreement:
@@ -97,8 +97,8 @@ def _tried(make: Callable[[], Any]) -> tuple[Any, HoldfastError | None]:
         return None, SourceError(f"data cannot be read: {type(error).__name__}: {error}")
 
 
-def _opened(told: list[Any]) -> list[Any]:
-    for _, error in told:
+def _opened(results: list[Any]) -> list[Any]:
+    for _, error in results:
         if error is not None:
             raise error
-    return [made for made, _ in told]
+    return [made for made, _ in results]

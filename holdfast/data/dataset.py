@@ -247,17 +247,17 @@ class Dataset:
 
     def _order(self) -> str:
         """Return all that the order follows from, but for the listing."""
-        told: dict[str, Any] = {"seed": self.seed, "lanes": self.lanes}
+        order: dict[str, Any] = {"seed": self.seed, "lanes": self.lanes}
         several = len(self.mix.sources) > 1
         if several:
-            told["sources"] = list(self.mix.sources)
+            order["sources"] = list(self.mix.sources)
         for name, each in self.mix.sources.items():
             of = f" of {name}" if name else ""
-            told |= {f"by{of}": each.by, f"window{of}": each.window, f"shuffle{of}": each.shuffle}
-            told[f"repeat{of}"] = each.repeat
+            order |= {f"by{of}": each.by, f"window{of}": each.window, f"shuffle{of}": each.shuffle}
+            order[f"repeat{of}"] = each.repeat
             if several:  # a single one may be followed from its end on, where it was not before
-                told |= {f"share{of}": self.mix.quotas[name], f"follow{of}": each.follow}
-        return json.dumps(told, sort_keys=True)
+                order |= {f"share{of}": self.mix.quotas[name], f"follow{of}": each.follow}
+        return json.dumps(order, sort_keys=True)
 
     @property
     def follows(self) -> bool:

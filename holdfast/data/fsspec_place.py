@@ -57,8 +57,8 @@ class FsspecPlace:
             system.invalidate_cache()
             info = system.info(path)
             if (info["size"], _version(info)) != (file.nbytes, file.version):
-                told = f"it has {info['size']} bytes and version {_version(info)}"
-                raise SourceError(changed(self.name, file, told))
+                reason = f"it has {info['size']} bytes and version {_version(info)}"
+                raise SourceError(changed(self.name, file, reason))
             return cast(BinaryIO, system.open(path, "rb"))
         except FileNotFoundError:
             raise SourceError(changed(self.name, file, "it is gone")) from None

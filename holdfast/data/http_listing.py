@@ -197,12 +197,12 @@ def version_of(answer: httpx.Response) -> str:
 def _json_paths(page: str, answer: httpx.Response) -> list[str]:
     wrong = SourceError(f"{page}: expected a JSON list of paths, or of objects with a name")
     try:
-        told: Any = answer.json()
-        if not isinstance(told, list):
+        listed: Any = answer.json()
+        if not isinstance(listed, list):
             raise wrong
         return [
             each if isinstance(each, str) else each["name"] + "/" * (each.get("type") == "directory")
-            for each in told
+            for each in listed
         ]
     except (ValueError, TypeError, KeyError):
         raise wrong from None

@@ -216,7 +216,7 @@ class LeaseBook:
         after = self._leases.give_back(*arguments) if act == "give_back" else self._leases.gone(*arguments)
         return after, None
 
-    def _note(self, *told: Any) -> None:
+    def _note(self, *entry: Any) -> None:
         """Write an act to the journal.
 
         Raises:
@@ -229,7 +229,7 @@ class LeaseBook:
             return
         if self._require_newest(self._journal) or self._torn:
             self._begin_again(self._journal)
-        whole = json.dumps(told).encode() + b"\n"
+        whole = json.dumps(entry).encode() + b"\n"
         line = memoryview(whole)
         self._torn = True  # on a full disk a part of it is written: nothing may follow that
         while line:

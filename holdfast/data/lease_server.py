@@ -123,8 +123,8 @@ class LeaseServer:
 
         return answer
 
-    def _grant(self, told: dict[str, Any]) -> dict[str, Any]:
-        found = self.book.grant(str(told["worker"]), tuple(map(int, told["have"])))
+    def _grant(self, request: dict[str, Any]) -> dict[str, Any]:
+        found = self.book.grant(str(request["worker"]), tuple(map(int, request["have"])))
         if found is None:
             return {"done": self.book.done}
         lease, source, file, split = found
@@ -137,10 +137,12 @@ class LeaseServer:
             "split": list(split),
         }
 
-    def _commit(self, told: dict[str, Any]) -> dict[str, Any]:
-        self.book.commit(str(told["run"]), int(told["split"]), int(told["token"]), int(told["upto"]))
+    def _commit(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.book.commit(
+            str(request["run"]), int(request["split"]), int(request["token"]), int(request["upto"])
+        )
         return {}
 
-    def _give_back(self, told: dict[str, Any]) -> dict[str, Any]:
-        self.book.give_back(str(told["run"]), int(told["split"]), int(told["token"]))
+    def _give_back(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.book.give_back(str(request["run"]), int(request["split"]), int(request["token"]))
         return {}

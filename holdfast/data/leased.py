@@ -91,14 +91,14 @@ class LeasedSplits:
 
         A split goes on in an order that its seed gives. A split that was granted to another is left at once.
         """
-        while (told := self._ask("grant", worker=self._worker, have=self._have)) != {"done": True}:
-            if "lease" not in told:
+        while (answer := self._ask("grant", worker=self._worker, have=self._have)) != {"done": True}:
+            if "lease" not in answer:
                 time.sleep(self._poll_s)
                 continue
             # Tokens of another run mean other leases.
-            kept = self._have[-1000:] if told["run"] == self._run else ()
-            self._run, self._have = told["run"], (*kept, told["lease"]["token"])
-            yield from self._batches(told)
+            kept = self._have[-1000:] if answer["run"] == self._run else ()
+            self._run, self._have = answer["run"], (*kept, answer["lease"]["token"])
+            yield from self._batches(answer)
 
     def commit(self, receipt: Receipt) -> bool:
         """Note that rows were used, and all before them of the split; the lease goes on.
@@ -120,12 +120,12 @@ class LeasedSplits:
         """Close the connection."""
         self._http.close()
 
-    def _batches(self, told: dict[str, Any]) -> Iterator[LeasedRows]:
-        lease, name = told["lease"], told["source"]
-        rows = self._rows(name, told["file"], Split(*told["split"]), lease["split"])
+    def _batches(self, granted: dict[str, Any]) -> Iterator[LeasedRows]:
+        lease, name = granted["lease"], granted["source"]
+        rows = self._rows(name, granted["file"], Split(*granted["split"]), lease["split"])
         for first in range(lease["first"], len(rows), self._batch):
             last = min(len(rows), first + self._batch)
-            receipt = Receipt(told["run"], lease["split"], lease["token"], last)
+            receipt = Receipt(granted["run"], lease["split"], lease["token"], last)
             yield LeasedRows(cut(rows, first, last), name, receipt)
 
     def _rows(self, name: str, file: list[Any], split: Split, number: int) -> Rows:
@@ -144,18 +144,18 @@ class LeasedSplits:
             rows = take(rows, permuted(len(rows), key))
         return source.decoded(rows, path)
 
-    def _ask(self, act: str, **told: Any) -> dict[str, Any]:
+    def _ask(self, act: str, **request: Any) -> dict[str, Any]:
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                answer = self._http.post(f"/v1/{act}", json=told)
+                answer = self._http.post(f"/v1/{act}", json=request)
                 if answer.status_code < 500:
                     break
-                said = f"status {answer.status_code}"
+                reason = f"status {answer.status_code}"
             except httpx.HTTPError as error:
-                said = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}"
             if time.monotonic() > deadline:
-                raise UnavailableError(f"{self._http.base_url}: the lease server does not answer ({said})")
+                raise UnavailableError(f"{self._http.base_url}: the lease server does not answer ({reason})")
             time.sleep(_PAUSE_S)
         try:
             found: dict[str, Any] = answer.json()

@@ -121,7 +121,7 @@ class Listing:
         return Listing(tuple(groups))
 
 
-def _indexed(told: tuple[str, int, str, str | None, list[list[int]]]) -> Indexed:
-    path, nbytes, version, partition, splits = told
+def _indexed(entry: tuple[str, int, str, str | None, list[list[int]]]) -> Indexed:
+    path, nbytes, version, partition, splits = entry
     when = datetime.fromisoformat(partition) if partition else None
     return Indexed(File(path, nbytes, version, when), tuple(Split(*each) for each in splits))

@@ -107,13 +107,13 @@ def _indexed(
         path, kind = _path(mix, name, file), _kind(mix, name, file)
         with source.place.open(file) as opened:
             splits = formats[name][kind].index(opened, path)
-            told = (
+            missing = (
                 lacks(path, formats[name][kind].columns(opened, path), *wanted[name])
                 if kind in TABLES
                 else ""
             )
-        if told:
-            raise SourceError(told)
+        if missing:
+            raise SourceError(missing)
         return Indexed(file, tuple(splits))
 
     return list(each_of(lambda given: patience.ask(functools.partial(index, given)), files, threads))

@@ -112,12 +112,12 @@ class Reader:
     def _awaited(self, chunk: Future[Rows]) -> Rows:
         """Return rows when they are read."""
         with ExitStack() as stack:
-            told = False
+            reported = False
             while not chunk.done():
                 wait((chunk,), LOOK_S)
-                if not told and self._patience.away and not chunk.done():
+                if not reported and self._patience.away and not chunk.done():
                     stack.enter_context(self._waiting())
-                    told = True
+                    reported = True
             return chunk.result()
 
     def _begin(self, lane: int, first: int, last: int) -> Future[Rows]:

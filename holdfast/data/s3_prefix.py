@@ -99,11 +99,11 @@ class S3Place:
         return content
 
     def _failed(
-        self, error: Any, missing: set[str], told: str, *, whole: bool = False
+        self, error: Any, missing: set[str], reason: str, *, whole: bool = False
     ) -> SourceError | UnavailableError:
         code = _code(error)
         if code in missing:
-            return SourceError(told if whole else f"{self.name}: {told}")
+            return SourceError(reason if whole else f"{self.name}: {reason}")
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) in (401, 403):
             return SourceError(f"{self.name}: S3 refuses the credentials ({code})")
         return UnavailableError(f"{self.name}: S3 answered {code}")
