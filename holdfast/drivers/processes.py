@@ -38,12 +38,12 @@ class _Entry:
 
 def find_agent(folder: Path) -> psutil.Process | None:
     """Return the machine's agent as ``agent.json`` names it, if that very process is still alive."""
-    told = _card(folder)
+    card = _card(folder)
     try:
-        if told is None:
+        if card is None:
             return None
-        process = psutil.Process(told[0])
-        same = abs(process.create_time() - told[1]) < _SAME_START_S
+        process = psutil.Process(card[0])
+        same = abs(process.create_time() - card[1]) < _SAME_START_S
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except (ValueError, psutil.Error):
         return None
@@ -88,13 +88,13 @@ def kill_all(folder: Path, *, timeout_s: float = 10.0) -> int:
         stays = [*refused, *filter(_is_stuck, left)]
         if passed_s > (timeout_s if stays else _PATIENCE * timeout_s):
             pids = ", ".join(str(process.pid) for process in left)
-            told = f"processes {pids} of {folder.name} are still there {passed_s:.0f} s after SIGKILL"
+            summary = f"processes {pids} of {folder.name} are still there {passed_s:.0f} s after SIGKILL"
             why = (
                 "stuck in the kernel (state D) or owned by another user."
                 if stays
                 else "the host has no free processor for them. Try again."
             )
-            raise UnavailableError(f"{told}: {why}")
+            raise UnavailableError(f"{summary}: {why}")
         # A process that was being forked meanwhile is found in the next round.
         psutil.wait_procs(left, timeout=0.02)
     return len(killed)
@@ -103,8 +103,8 @@ def kill_all(folder: Path, *, timeout_s: float = 10.0) -> int:
 def _card(folder: Path) -> tuple[int, float] | None:
     """Return the agent's pid and time of creation, as it wrote them; None: missing or incomplete."""
     try:
-        told = json.loads((folder / "agent.json").read_text())
-        return int(told["pid"]), float(told["create_time"])
+        content = json.loads((folder / "agent.json").read_text())
+        return int(content["pid"]), float(content["create_time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -117,13 +117,13 @@ def _sessions(folder: Path, table: list[_Entry]) -> set[int]:
     together with a member of the machine.
     """
     found = {entry.pid for entry in table if entry.tagged and entry.session == entry.pid}
-    told = _card(folder)
-    if told is None:
+    card = _card(folder)
+    if card is None:
         return found
     agent = find_agent(folder)
     for entry in table:
         led = agent is not None and entry.pid == entry.session == agent.pid
-        left = agent is None and entry.tagged and entry.session == told[0]
+        left = agent is None and entry.tagged and entry.session == card[0]
         if led or left:
             found.add(entry.session)
     return found

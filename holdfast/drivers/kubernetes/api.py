@@ -245,8 +245,8 @@ def _wait(state: RetryCallState) -> float:
 
 
 def _error(code: int, status: Any, asked: str, after_s: float) -> Exception:
-    said = str(status.get("message") or "") if isinstance(status, dict) else str(status)
-    message = f"Kubernetes: {asked}: {code} {said}".rstrip()
+    detail = str(status.get("message") or "") if isinstance(status, dict) else str(status)
+    message = f"Kubernetes: {asked}: {code} {detail}".rstrip()
     causes = ((status.get("details") or {}).get("causes") or []) if isinstance(status, dict) else []
     if code == 429 and (
         asked.endswith("/eviction") or any(cause.get("reason") == "DisruptionBudget" for cause in causes)
@@ -255,7 +255,7 @@ def _error(code: int, status: Any, asked: str, after_s: float) -> Exception:
         return BudgetError(f"{message} {why}".rstrip())
     if code in _BUSY:
         return BusyError(message, after_s)
-    if code == 401 or (code == 403 and not _BY_ADMISSION.search(said)):
+    if code == 401 or (code == 403 and not _BY_ADMISSION.search(detail)):
         return UnauthorizedError(
             f"{message}. The role of deployments/kubernetes/base/rbac.yaml has what Holdfast needs."
         )

@@ -173,9 +173,9 @@ def eviction(pod: Object, version: str, grace_s: int) -> Object:
 def evicted(machine_set: Object) -> EvictedNote | None:
     """Return why a StatefulSet's machine is out of service; None: it is not."""
     annotations = machine_set["metadata"].get("annotations") or {}
-    if not (told := annotations.get(EVICTED)):
+    if not (note := annotations.get(EVICTED)):
         return None
-    return EvictedNote.model_validate_json(told).model_copy(
+    return EvictedNote.model_validate_json(note).model_copy(
         update={"pod_uid": annotations.get(EVICTED_POD) or ""}
     )
 

@@ -22,7 +22,7 @@ from holdfast.models.machine import Scope
 from holdfast.settings import Settings, read
 
 TEMPLATE = "holdfast-machine"
-HEARD_S = 0.1
+OBSERVED_S = 0.1
 """Interval between checks whether a controller has read its last change."""
 
 
@@ -252,16 +252,16 @@ class KubernetesDriver:
     def _park(self, machine: str) -> None:
         """Request no pod for ``machine``, and wait until there is none."""
         self._patch_set(machine, bodies.parked())
-        self._wait_heard(machine)
+        self._wait_observed(machine)
         self._pods.wait_gone(machine)
 
-    def _wait_heard(self, machine: str) -> None:
+    def _wait_observed(self, machine: str) -> None:
         """Wait until the StatefulSet's controller has read its last change: before, it may make another pod.
 
         Not longer than for a pod: a controller that is away makes none.
         """
 
-        def heard() -> bool:
+        def observed() -> bool:
             found = self.api.get(self._sets, fieldSelector=f"metadata.name={machine}")["items"]
             return all(
                 (each.get("status") or {}).get("observedGeneration", 0) >= each["metadata"]["generation"]
@@ -270,10 +270,10 @@ class KubernetesDriver:
 
         Retrying(
             retry=retry_if_result(lambda known: not known),
-            wait=wait_fixed(HEARD_S),
+            wait=wait_fixed(OBSERVED_S),
             stop=stop_after_delay(pods.FORCE_AFTER_S),
             retry_error_callback=lambda _: False,
-        )(heard)
+        )(observed)
 
     def _evicted(self, scope: Scope, reason: str, here: list[Object]) -> EvictedNote:
         name = next((pods.node_of(pod) for pod in here if pods.node_of(pod)), "")
@@ -358,8 +358,8 @@ def _supplied(
     if nodes is not None and not _alive(pod, nodes):
         return Supplied(name=name, alive=False, detail=_why_dead(pod, nodes))
     if not node:
-        said = pods.condition(pod, "PodScheduled").get("message", "")
-        return Supplied(name=name, alive=True, detail=f"pending: {said}" if said else "pending")
+        message = pods.condition(pod, "PodScheduled").get("message", "")
+        return Supplied(name=name, alive=True, detail=f"pending: {message}" if message else "pending")
     if pods.is_ready(pod):
         return Supplied(name=name, alive=True, detail=f"node {node}")
     why_not = pods.waits_for(pod)
@@ -369,8 +369,8 @@ def _supplied(
 def _why_dead(pod: Object, nodes: Mapping[str, Object]) -> str:
     node = pods.node_of(pod)
     if pods.phase(pod) in ("Failed", "Succeeded"):
-        said = (pod.get("status") or {}).get("message") or (pod.get("status") or {}).get("reason") or ""
-        return f"its pod {pods.phase(pod).lower()}: {said}".rstrip(": ")
+        message = (pod.get("status") or {}).get("message") or (pod.get("status") or {}).get("reason") or ""
+        return f"its pod {pods.phase(pod).lower()}: {message}".rstrip(": ")
     if node and node not in nodes:
         return f"node {node} is gone"
     if node and not bodies.is_ready(nodes[node]):

@@ -59,10 +59,10 @@ class MachineNames:
 
 def number(roster: Object) -> int:
     """Return the next free number."""
-    told = (roster.get("data") or {}).get("next", "0")
+    value = (roster.get("data") or {}).get("next", "0")
     try:
-        return int(told)
+        return int(value)
     except ValueError:
         raise SettingsError(
-            f"ConfigMap {bodies.ROSTER!r}: next = {told!r}, expected the next free number."
+            f"ConfigMap {bodies.ROSTER!r}: next = {value!r}, expected the next free number."
         ) from None

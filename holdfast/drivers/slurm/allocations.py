@@ -54,7 +54,7 @@ class Allocations:
     def submit(self, comment: str, options: Sequence[str]) -> int:
         """Submit one more allocation; return its job id. After no answer the job is looked up before a retry."""
         token = f"{comment}#{uuid.uuid4().hex[:12]}"
-        told = sbatch_options.value_of(self._options, "--comment")
+        site_comment = sbatch_options.value_of(self._options, "--comment")
         command = [
             "sbatch",
             "--parsable",
@@ -69,7 +69,7 @@ class Allocations:
             *self._options,
             *options,
             # Behind the site's own, whose text it has as well: jobs are known by it.
-            f"--comment={' '.join([token, *([told] if told else [])])}",
+            f"--comment={' '.join([token, *([site_comment] if site_comment else [])])}",
             str(self._script),
         ]
 

@@ -103,7 +103,7 @@ class SlurmCommands:
 
     def once(self, *command: str) -> str:
         """Run ``command`` once, without retries."""
-        said = " ".join(command)
+        line = " ".join(command)
         try:
             answer = self._run(command, env=self._env, timeout_s=self._command_s)
         except FileNotFoundError:
@@ -112,17 +112,17 @@ class SlurmCommands:
             ) from None
         except subprocess.TimeoutExpired:
             raise UnavailableError(
-                f"`{said}` did not end within {self._command_s:g} s: is slurmctld up?"
+                f"`{line}` did not end within {self._command_s:g} s: is slurmctld up?"
             ) from None
         if answer.status == 0:
             return answer.out
-        told = " ".join(answer.err.split()) or f"exit status {answer.status}"
-        raise _error(told)(f"`{said}`: {told}")
+        message = " ".join(answer.err.split()) or f"exit status {answer.status}"
+        raise _error(message)(f"`{line}`: {message}")
 
 
-def _error(told: str) -> type[Exception]:
-    if _DENIED.search(told):
+def _error(message: str) -> type[Exception]:
+    if _DENIED.search(message):
         return RefusedError
-    if _UNKNOWN.search(told):
+    if _UNKNOWN.search(message):
         return UnknownError
-    return UnavailableError if _TRANSIENT.search(told) else SettingsError
+    return UnavailableError if _TRANSIENT.search(message) else SettingsError

@@ -38,18 +38,20 @@ def ended(machine: str, held: HeldNode, jobs: Mapping[int, Allocation]) -> bool:
 
 def supplied(name: str, held: HeldNode, job: Allocation | None, node: Node | None) -> Supplied:
     """Return a machine as the driver's users see it."""
-    told = (
+    node_state = (
         f"node {node.state.lower()}{'' if node.responds else ', does not respond'}"
         if node
         else f"Slurm knows no node {name} any more (taken out of slurm.conf?)"
     )
     if held.evicted is not None:
         return Supplied(
-            name=name, alive=False, detail=f"evicted ({held.evicted.scope}): {held.evicted.reason}; {told}"
+            name=name,
+            alive=False,
+            detail=f"evicted ({held.evicted.scope}): {held.evicted.reason}; {node_state}",
         )
     if job is None or job.over:
         what = "is gone" if job is None else job.state.lower()
-        return Supplied(name=name, alive=False, detail=f"job {held.job} {what}; {told}")
+        return Supplied(name=name, alive=False, detail=f"job {held.job} {what}; {node_state}")
     if job.queued:
         return Supplied(name=name, alive=True, detail=f"job {job.id} waits in the queue ({job.reason})")
-    return Supplied(name=name, alive=True, detail=f"job {job.id}; {told}")
+    return Supplied(name=name, alive=True, detail=f"job {job.id}; {node_state}")

@@ -119,8 +119,8 @@ def allocations(text: str) -> list[Allocation]:
         if len(fields) != 5 or not fields[0].strip().isdigit():
             continue
         identifier, state, node, reason, comment = (field.strip() for field in fields)
-        told = {"state": state.upper(), "node": node, "reason": reason, "comment": comment}
-        found.append(Allocation(id=int(identifier), **told))
+        values = {"state": state.upper(), "node": node, "reason": reason, "comment": comment}
+        found.append(Allocation(id=int(identifier), **values))
     return sorted(found, key=lambda each: each.id)
 
 

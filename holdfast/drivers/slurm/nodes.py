@@ -135,8 +135,8 @@ class SlurmNodes:
         """Return when the node booted, as it reported to Slurm; empty: it is away, or never reported it."""
         fields = self._fields(machine)
         away = any(word in fields.get("State", "") for word in ("REBOOT", "NOT_RESPONDING", "*"))
-        told = fields.get("BootTime", "")
-        return "" if away or told in ("None", "Unknown") else told
+        boot_time = fields.get("BootTime", "")
+        return "" if away or boot_time in ("None", "Unknown") else boot_time
 
     @staticmethod
     def is_another_boot(now: str, before: str) -> bool:
@@ -167,11 +167,11 @@ class SlurmNodes:
     def _fields(self, machine: str) -> dict[str, str]:
         """Return the fields that ``scontrol`` shows of the node; empty: the command failed."""
         try:
-            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
+            output = self._slurm("scontrol", "--oneliner", "show", "node", machine)
         except HoldfastError:
             return {}
         # The first of a name counts: the reason, which is free text, comes near the end.
-        return dict(field.split("=", 1) for field in reversed(told.split()) if "=" in field)
+        return dict(field.split("=", 1) for field in reversed(output.split()) if "=" in field)
 
     def _port_of_all(self) -> str:
         """Return ``SlurmdPort`` of the cluster: ``scontrol`` shows with a node only a port that differs from it."""
