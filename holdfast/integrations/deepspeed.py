@@ -80,12 +80,12 @@ class ZeroState:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Load the rest of the state: tensors were filled in place."""
         zero = self._zero
-        for number, (group, told) in enumerate(
+        for number, (group, saved_group) in enumerate(
             zip(zero.optimizer.param_groups, saved["groups"], strict=True)
         ):
-            group.update(told["options"])
+            group.update(saved_group["options"])
             values = zero.optimizer.state[zero.single_partition_of_fp32_groups[number]]
-            for name, value in told["rest"].items():
+            for name, value in saved_group["rest"].items():
                 held = values.get(name)
                 if isinstance(held, Tensor) and isinstance(value, Tensor):
                     held.copy_(value)

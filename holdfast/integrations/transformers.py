@@ -32,7 +32,7 @@ class _Progress:
     def __init__(self, state: TrainerState, args: TrainingArguments) -> None:
         self._state = state
         self._batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        self._said = (
+        self._factors = (
             f"{args.world_size} processes x per_device_train_batch_size = {args.train_batch_size} x "
             f"gradient_accumulation_steps = {args.gradient_accumulation_steps}"
         )
@@ -50,8 +50,8 @@ class _Progress:
         if batch != self._batch:
             raise CheckpointError(
                 f"state 'progress': the Trainer's steps were of {batch} samples each, and are of {self._batch} now "
-                f"({self._said}): it counts in steps, and would skip samples or repeat them. Set the two arguments so "
-                f"that the product is {batch}"
+                f"({self._factors}): it counts in steps, and would skip samples or repeat them. Set the two arguments "
+                f"so that the product is {batch}"
             )
         for name in _FIELDS:
             setattr(self._state, name, saved[name])
