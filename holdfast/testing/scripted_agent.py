@@ -36,7 +36,7 @@ class ScriptedAgent:
         self._world = world
         self._machine = machine
 
-    def _told(self, command: str) -> None:
+    def _on_command(self, command: str) -> None:
         name, deaths = self._machine.name, self._world.dies_at
         self._world.commands.append((command, name))
         if dies := deaths.pop(f"{command}@{name}", "") or deaths.pop(command, ""):
@@ -56,7 +56,7 @@ class ScriptedAgent:
     async def state(
         self, *, timeout_s: float | None = None, shards: bool = True, saved: tuple[str, int] | None = None
     ) -> wire.AgentState:
-        self._told("state")
+        self._on_command("state")
         world, job = self._world, self._world.now_job()
         start = world.started.get(self._machine.name)
         jobs = (self._run(start),) if start is not None else (self._held(job),) if self._trains(job) else ()
@@ -138,11 +138,11 @@ class ScriptedAgent:
             for rank in range(machines.index(owner) * per, (machines.index(owner) + 1) * per)
             for step in (self._world.step - 10, self._world.step)
             if step not in self._world.not_brought
-            or not any(told == "start" for told, _ in self._world.commands)
+            or not any(command == "start" for command, _ in self._world.commands)
         )
 
     async def fence(self, command: wire.Fence) -> list[int]:
-        self._told("fence")
+        self._on_command("fence")
         self._world.started.pop(self._machine.name, None)
         return []
 
@@ -157,11 +157,11 @@ class ScriptedAgent:
         return wire.Settled(state=await self.state(), kept=ranks)
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
-        self._told("open_rendezvous")
+        self._on_command("open_rendezvous")
         return wire.Rendezvous(host="127.0.0.1", port=1)
 
     async def start(self, command: wire.Start) -> list[wire.RankState]:
-        self._told("start")
+        self._on_command("start")
         waits = self._world.waiting.pop(self._machine.name, None)
         if command.ahead and (waits is None or waits.epoch != command.epoch):
             raise AheadError(f"job {command.job!r} epoch {command.epoch}: its ranks were not started ahead")
@@ -174,39 +174,39 @@ class ScriptedAgent:
         return []
 
     async def first_steps(self, job: str, epoch: int, *, patience_s: float) -> wire.JobOnMachine:
-        self._told("first_steps")
+        self._on_command("first_steps")
         start = self._world.started.get(self._machine.name)
         if start is None or (start.job, start.epoch) != (job, epoch):
             raise UnknownError(f"no ranks of job {job!r} on this machine")
         return self._run(start)
 
     async def hold(self, command: wire.Hold) -> None:
-        self._told("hold")
+        self._on_command("hold")
         if not self._world.holds:
             raise UnavailableError("ranks are not held in a script")
         self._world.held = command.at_step or 0
         self._world.step = command.at_step or self._world.step
 
     async def start_ahead(self, command: wire.Ahead) -> wire.Waiting:
-        self._told("start_ahead")
+        self._on_command("start_ahead")
         if not self._world.holds:
             raise RefusedError("ranks are not started ahead in a script")
         self._world.waiting[self._machine.name] = command.start
         return wire.Waiting(ready=True)
 
     async def mirror(self, command: wire.Mirror) -> None:
-        self._told("mirror")
+        self._on_command("mirror")
         self._world.mirrors[self._machine.name] = command.address
 
     async def prepare_code(self, command: wire.PrepareCode) -> None:
-        self._told("prepare_code")
+        self._on_command("prepare_code")
 
     async def persist(self, command: wire.Persist) -> None:
         """Record the command, which need not arrive: state in memory stays there."""
-        self._told("persist")
+        self._on_command("persist")
 
     async def prove(self, command: wire.Prove) -> list[Rehearsal]:
-        self._told("prove")
+        self._on_command("prove")
         wrong = self._world.unrestorable.get(command.tier)
         problems = [Problem(path="loader.buffer", wrong=wrong)] if wrong else []
         known = {
@@ -219,10 +219,10 @@ class ScriptedAgent:
         return [Rehearsal.model_validate(known | {"rank": rank}) for rank in command.ranks or (None,)]
 
     async def forget(self, command: wire.Fence, *, timeout_s: float | None = None) -> None:
-        self._told("forget")
+        self._on_command("forget")
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
-        self._told(command.check)
+        self._on_command(command.check)
         world, name, check = self._world, self._machine.name, command.check
         known: dict[str, Any] = {"check": check, "machine": name}
         if check == wire.Check.INSPECT:
@@ -254,14 +254,14 @@ class ScriptedAgent:
         return findings or [Finding(check="inspect", machine=name, ok=True)]
 
     async def command(self, command: wire.Command) -> dict[str, Any]:
-        self._told(command.name)
+        self._on_command(command.name)
         answers = self._world.answers.get(command.name)
         if not answers:
             raise UnknownError(f"the scenario's world.answers has no {command.name!r}")
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     async def stacks(self, job: str, epoch: int) -> list[wire.StackDump]:
-        self._told("stacks")
+        self._on_command("stacks")
         world = self._world
         return [
             wire.StackDump(
@@ -276,7 +276,7 @@ class ScriptedAgent:
         ]
 
     async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
-        self._told("flight_records")
+        self._on_command("flight_records")
         world = self._world
         behind, disagree = world.behind, world.disagree
         if not behind and not disagree:
@@ -293,7 +293,7 @@ class ScriptedAgent:
         ]
 
     async def replay_results(self, job: str, epoch: int) -> list[wire.RankResult] | None:
-        self._told("replay_results")
+        self._on_command("replay_results")
         world, group = self._world, self._world.replays[job]
         bad = world.replay_fails_always or bool(group & set(world.replay_fails_with))
         if world.replay_fails_once:
