@@ -46,8 +46,8 @@ def run(site: Site, n: int) -> list[Row]:
             for name, deployment in stock.items():
                 time.sleep(SETTLE_S)
                 theirs[name].append(_stock(site, deployment))
-            told = ", ".join(f"{name} {found[-1]:.2f}" for name, found in theirs.items())
-            print(f"  alert to task {turn + 1}/{n}: holdfast {lines[-1]:.3f}, {told} s", flush=True)
+            peer_times = ", ".join(f"{name} {found[-1]:.2f}" for name, found in theirs.items())
+            print(f"  alert to task {turn + 1}/{n}: holdfast {lines[-1]:.3f}, {peer_times} s", flush=True)
     details = {"ledger": ledger, "alert answered": answered}
     return [
         Row(

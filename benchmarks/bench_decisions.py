@@ -99,6 +99,6 @@ def _ladder(site: Site) -> float:
             "evidence": evidence,
         }
         site.gateway._call("POST", "/v1/alerts", alert)
-        told = job.closed_incident()
-        (rung,) = [action for action in told["actions"] if action["kind"] == "rung"]
-        return float(rung["done_at"] - told["incident"]["first_task_at"])
+        closed = job.closed_incident()
+        (rung,) = [action for action in closed["actions"] if action["kind"] == "rung"]
+        return float(rung["done_at"] - closed["incident"]["first_task_at"])

@@ -59,9 +59,9 @@ def _rows(found: Mapping[str, Any]) -> list[Row]:
     ]
     for beside in found["beside"]:
         steps = f"{what}, steps of {beside['step_s']:.2f} s"
-        told = f"{steps}: {beside['saved']} saves, {beside['skipped']} skipped."
+        saves = f"{steps}: {beside['saved']} saves, {beside['skipped']} skipped."
         rows += [
-            Row(f"{steps}, held up by saves", "% of the step", beside["held"], 1.0, notes=(told,)),
+            Row(f"{steps}, held up by saves", "% of the step", beside["held"], 1.0, notes=(saves,)),
             Row(f"{steps}, time lost to saves", "%", beside["lost"]),
         ]
     return [*rows, Row(f"{what}, restore", "x plain copy", [each / to_device for each in found["restore_s"]])]

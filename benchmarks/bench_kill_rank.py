@@ -43,8 +43,8 @@ def _layout(site: Site, n: int, ranks: int, here: Sequence[Peer]) -> Row:
                     f"{peer.name}, {ranks} ranks, run {turn + 1}: did not come back: {str(error)[:300]}"
                 )
                 print(f"  {failed[-1]}", flush=True)
-        told = ", ".join(f"{name} {found[-1]:.2f}" for name, found in theirs.items() if found)
-        print(f"  kill, {ranks} ranks, {turn + 1}/{n}: holdfast {ours[-1]:.2f}, {told} s", flush=True)
+        peer_times = ", ".join(f"{name} {found[-1]:.2f}" for name, found in theirs.items() if found)
+        print(f"  kill, {ranks} ranks, {turn + 1}/{n}: holdfast {ours[-1]:.2f}, {peer_times} s", flush=True)
     where = breakdown.median(spans)
     print(breakdown.text(where), flush=True)
     return Row(

@@ -56,13 +56,13 @@ def _loads(order: dict[str, Any], n: int) -> Row:
     for _ in range(n):
         for way, taken in samples.items():
             try:
-                told = _ranks(order | {"way": way})
+                results = _ranks(order | {"way": way})
             except RuntimeError as error:
                 print(f"  {way}: {error}", flush=True)
                 continue
-            taken.append(max(each["s"] for each in told))
-            sums.add(tuple(each["sum"] for each in told))
-            cost = told[0] if way == "holdfast" else cost
+            taken.append(max(each["s"] for each in results))
+            sums.add(tuple(each["sum"] for each in results))
+            cost = results[0] if way == "holdfast" else cost
     assert len(sums) == 1, "all ways load the same values"
     medians = {way: f"{np.median(found):.2f} s" for way, found in samples.items() if found}
     print(f"  {order['layout']}: {medians}", flush=True)

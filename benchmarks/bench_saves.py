@@ -40,7 +40,7 @@ def run(site: Site, n: int) -> list[Row]:
     """Rows for blocking, throughput and planning."""
     found = {name: _measure(name, n) for name in CONTESTANTS}
     for name, times in found.items():
-        print(f"  {name}: {_told(times)}", flush=True)
+        print(f"  {name}: {_summary(times)}", flush=True)
     ours = found.pop("holdfast")
     return [
         Row(
@@ -152,7 +152,7 @@ def _over_copy(times: dict[str, list[float]]) -> list[float]:
     return [alone / copy for alone, copy in zip(times["alone"], times["copy"], strict=True)]
 
 
-def _told(times: dict[str, list[float]]) -> str:
+def _summary(times: dict[str, list[float]]) -> str:
     if not times["copy"]:
         return "missing"
     return ", ".join(f"{name} {statistics.median(samples):.1f} ms" for name, samples in times.items())

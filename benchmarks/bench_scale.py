@@ -69,7 +69,7 @@ class Catastrophe:
     evicted: int
     state: str
     summary: str
-    told_s: float
+    closed_s: float
     """From the deaths until the incident was closed."""
     grown_mib: float
     report_lines: int
@@ -129,8 +129,8 @@ def rows(costs: Sequence[Costs], worst: Catastrophe, where: str = "") -> list[Ro
     for what, unit, target, samples in kinds:
         medians = {c.machines: statistics.median(each) for c, each in zip(costs, samples, strict=True)}
         far[what] = (at_size(medians, FAR), target, unit)
-        told = ", ".join(f"{machines:,}: {value:.3g}" for machines, value in medians.items())
-        note = f"{what}, {unit} by machines: {told}; at {FAR:,} by extension {far[what][0]:.3g}."
+        by_size = ", ".join(f"{machines:,}: {value:.3g}" for machines, value in medians.items())
+        note = f"{what}, {unit} by machines: {by_size}; at {FAR:,} by extension {far[what][0]:.3g}."
         found.append(
             Row(
                 f"{size}: {what}",
@@ -151,7 +151,7 @@ def _with_notes(row: Row, *more: str) -> Row:
 
 def _catastrophe_rows(worst: Catastrophe, where: str) -> list[Row]:
     what = f"{where}{worst.dead:,} of {worst.machines:,} machines die at once"
-    note = f"{what}: {worst.state} after {worst.told_s:.0f} s: {worst.summary}"
+    note = f"{what}: {worst.state} after {worst.closed_s:.0f} s: {worst.summary}"
     return [
         Row(f"{what}: evicted", "machines", [worst.evicted], target=0, notes=(note,)),
         Row(f"{what}: the gateway grows by", "MiB", [worst.grown_mib], target=64),
@@ -166,13 +166,13 @@ def _at(site: FleetSite, size: int, rounds: int, *, stop: bool) -> Costs:
     begun = time.perf_counter()
     site.submit(name, size)
     costs.submit = time.perf_counter() - begun
-    time.sleep(HEARTBEAT_S + 2 * FIRST_STEP_S)  # every machine has told of its ranks
+    time.sleep(HEARTBEAT_S + 2 * FIRST_STEP_S)  # every machine has reported its ranks
     costs.cpu_share = _cpu_share(site, _BEATS * HEARTBEAT_S)
     costs.rss_mib = _rss_mib(site)
     begun = time.perf_counter()
-    told = site.gateway.status()
+    status = site.gateway.status()
     costs.status = time.perf_counter() - begun
-    assert sum(len(job["ranks"]) for job in told["jobs"] if job["name"] == name) == size * RANKS
+    assert sum(len(job["ranks"]) for job in status["jobs"] if job["name"] == name) == size * RANKS
     asyncio.run(_commands(site, name, costs, rounds))
     time.sleep(HEARTBEAT_S + 2 * FIRST_STEP_S)
     _lose_one(site, name, costs)
@@ -245,7 +245,7 @@ def _catastrophe(site: FleetSite, job: Job) -> Catastrophe:
         evicted=len(site.ledger.machines(state=MachineState.CORDONED)) - out,
         state=incident.state.value,
         summary=incident.summary,
-        told_s=closed_at - at,
+        closed_s=closed_at - at,
         grown_mib=max(0.0, _rss_mib(site) - before),
         report_lines=len(report),
         report_longest=max(map(len, report), default=0),

@@ -97,7 +97,7 @@ def _peer(rank: _Rank, folder: Path, n: int) -> Row:
             lambda saved: _send_bare(bare, saved.path),
             warm_ups=2,
         )
-    _tell("peer copy", samples, bares)
+    _print("peer copy", samples, bares)
     return Row(
         f"to the peer's memory, {NBYTES >> 20} MiB",
         "s",
@@ -151,7 +151,7 @@ def _s3(site: Site, rank: _Rank, folder: Path, n: int) -> Row:
     samples, bares = _in_turn(n, prepare, ours, bare, warm_ups=1)
     store.delete_many([found.key for found in store.list(f"{JOB}/")])
     store.delete("bench-bare")
-    _tell("S3", samples, bares)
+    _print("S3", samples, bares)
     return Row(
         f"to durable in S3, {NBYTES >> 20} MiB",
         "s",
@@ -182,7 +182,7 @@ def _in_turn(
     return samples, bares
 
 
-def _tell(what: str, samples: list[float], bares: list[float]) -> None:
+def _print(what: str, samples: list[float], bares: list[float]) -> None:
     ours, bare = statistics.median(samples), statistics.median(bares)
     rate = NBYTES / 2**20
     print(
@@ -206,9 +206,9 @@ def _send_bare(address: str, path: Path) -> None:
         assert connection.recv(1) == b"k"
 
 
-def _take_bare(folder: Path, told: Connection) -> None:
+def _take_bare(folder: Path, parent: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        told.send(f"127.0.0.1:{listener.getsockname()[1]}")
+        parent.send(f"127.0.0.1:{listener.getsockname()[1]}")
         buffer: Any = None
         while True:
             connection, _ = listener.accept()
@@ -226,9 +226,9 @@ def _take_bare(folder: Path, told: Connection) -> None:
                 connection.sendall(b"k")
 
 
-def _take_shards(folder: Path, told: Connection) -> None:
+def _take_shards(folder: Path, parent: Connection) -> None:
     port = shard_port.ShardPort(Memory("bench", folder), SECRET, "127.0.0.1")
-    told.send(port.address)
+    parent.send(port.address)
     while True:
         time.sleep(3600)
 

@@ -10,17 +10,17 @@ Spans = dict[str, float]
 """Seconds by name, in the order of events."""
 
 
-def of(told: dict[str, Any], injected_at: float, new_step_at: float) -> Spans:
+def of(record: dict[str, Any], injected_at: float, new_step_at: float) -> Spans:
     """Spans of one incident.
 
     Args:
-        told: as the gateway tells it: incident, actions, alerts.
+        record: as the gateway returns it: incident, actions, alerts.
         injected_at: when the fault was injected.
         new_step_at: when the first new step was complete.
     """
-    incident = told["incident"]
+    incident = record["incident"]
     first_task_at = incident["first_task_at"] or incident["detected_at"]
-    first_act_at = min([action["begun_at"] for action in told["actions"]] or [first_task_at])
+    first_act_at = min([action["begun_at"] for action in record["actions"]] or [first_task_at])
     spans = {
         "fault to alert accepted": incident["detected_at"] - injected_at,
         "alert to first task": first_task_at - incident["detected_at"],
@@ -29,7 +29,7 @@ def of(told: dict[str, Any], injected_at: float, new_step_at: float) -> Spans:
     if first_act_at < first_task_at:  # the gateway's head start: the first task is beside it
         spans["alert to the gateway's first act"] = first_act_at - incident["detected_at"]
         before = first_act_at
-    for action in told["actions"]:
+    for action in record["actions"]:
         ended = action["done_at"] or action["begun_at"]
         spans[f"until {action['kind']} {_target(action)}".rstrip()] = action["begun_at"] - before
         spans[f"{action['kind']} {_target(action)}".rstrip()] = ended - action["begun_at"]

@@ -21,9 +21,9 @@ def first_to_break(far: Mapping[str, tuple[float, float, str]], size: int) -> st
         ((value / limit, name, value, limit, unit) for name, (value, limit, unit) in far.items()),
         reverse=True,
     )
-    told = [
+    broken = [
         f"{name} ({value:.3g} {unit}, limit {limit:g}: {times:.1f} times)"
         for times, name, value, limit, unit in over
         if times > 1
     ]
-    return f"At {size:,} machines first to break: {'; then '.join(told) or 'nothing of this'}."
+    return f"At {size:,} machines first to break: {'; then '.join(broken) or 'nothing of this'}."

@@ -14,31 +14,31 @@ from holdfast.storage.checkpoints.format.sharing import Ints
 RANKS, TENSORS, RANKS_PER_MACHINE = 10_240, 500, 8
 _WIDTH = 10_240  # rows of every tensor: one or more for each rank
 
-Told = tuple[list[Description], dict[str, Outline]]
+Described = tuple[list[Description], dict[str, Outline]]
 
 
-def sharded(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+def sharded(ranks: int = RANKS, tensors: int = TENSORS) -> Described:
     """FSDP over all ranks: every box differs."""
     return _described(ranks, tensors, shards=ranks, stages=1)
 
 
-def sharded_with_own(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+def sharded_with_own(ranks: int = RANKS, tensors: int = TENSORS) -> Described:
     """FSDP, and on each rank what it alone has: its structure and its random state."""
     described, outlines = sharded(ranks, tensors)
     return [_with_own(each, rank) for rank, each in enumerate(described)], outlines
 
 
-def replicated(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+def replicated(ranks: int = RANKS, tensors: int = TENSORS) -> Described:
     """Plain data parallelism: all ranks hold the same."""
     return _described(ranks, tensors, shards=1, stages=1)
 
 
-def three_dimensional(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+def three_dimensional(ranks: int = RANKS, tensors: int = TENSORS) -> Described:
     """Tensor parallel 8, pipeline 16, data parallel the rest, replicated."""
     return _described(ranks, tensors, shards=8, stages=16)
 
 
-def _described(ranks: int, tensors: int, shards: int, stages: int) -> Told:
+def _described(ranks: int, tensors: int, shards: int, stages: int) -> Described:
     properties = TensorProperties(torch.bfloat16)
     outlines = [
         Outline(
@@ -79,7 +79,7 @@ def _boxes(tensors: int, shard: int, shards: int) -> Ints:
     return boxes
 
 
-def _with_own(told: Description, rank: int) -> Description:
+def _with_own(description: Description, rank: int) -> Description:
     """Four objects and a tensor beside what is shared."""
     names = [
         *(f"structure/{rank}.{part}" for part in ("model", "optimizer")),
@@ -90,11 +90,11 @@ def _with_own(told: Description, rank: int) -> Description:
     boxes[:, 1] = 1
     boxes[-1, 1, 0] = 5056
     return replace(
-        told,
+        description,
         private=Outline(
             (*map(ItemKind, names[:-1]), random), {name: tuple(name.split(".")) for name in names}
         ),
-        boxes=np.concatenate([told.boxes, boxes]),
-        row_nbytes=np.append(told.row_nbytes, [64 << 10, 128 << 10, 8192, 8192, 1]),
-        contents=np.append(told.contents, [1, 2, 3, 4, 0]),
+        boxes=np.concatenate([description.boxes, boxes]),
+        row_nbytes=np.append(description.row_nbytes, [64 << 10, 128 << 10, 8192, 8192, 1]),
+        contents=np.append(description.contents, [1, 2, 3, 4, 0]),
     )

@@ -65,9 +65,9 @@ def write_docs(name: str, rows: Sequence[Row], n: int, where: dict[str, Any]) ->
     if not (found and ended):
         raise ValueError(f"{DOCS} has no {begin} ... {end} to write the table between")
     day = datetime.date.today().isoformat()
-    told = (
+    measured = (
         f"Measured {day}, {n} runs: {where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB; "
         f"Python {where['python']}, torch {where['torch']}, Prefect {where['prefect']}; load average before: "
         f"{where['load_before']:.1f}."
     )
-    DOCS.write_text(f"{before}{begin}\n{told}\n\n{table.markdown(rows)}\n{end}{after}")
+    DOCS.write_text(f"{before}{begin}\n{measured}\n\n{table.markdown(rows)}\n{end}{after}")

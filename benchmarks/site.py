@@ -148,8 +148,8 @@ class RunningJob:
         """None while there is hope for it."""
         state = self.site.gateway.job(self.spec.name).state
         if state in (JobState.FAILED, JobState.DONE, JobState.STOPPED):
-            told = [incident.summary for incident in self.site.gateway.incidents(self.spec.name)]
-            return f"job {self.spec.name} is {state}: {'; '.join(told)}"
+            summaries = [incident.summary for incident in self.site.gateway.incidents(self.spec.name)]
+            return f"job {self.spec.name} is {state}: {'; '.join(summaries)}"
         return None
 
     def closed_incident(self) -> dict[str, Any]:

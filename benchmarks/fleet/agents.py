@@ -85,7 +85,7 @@ class _Staging(daemon.Staging):
 
     async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
         memory = self._memory
-        if isinstance(memory, ScriptedMemory) and memory.tells(job, rank, order.step, order.epoch):
+        if isinstance(memory, ScriptedMemory) and memory.claims(job, rank, order.step, order.epoch):
             path, header = memory.require_whole(job, rank, order.step, order.epoch)
             return Restored(header.step, Tier.MEMORY.value, path=str(path))
         return await super()._here(job, rank, order)

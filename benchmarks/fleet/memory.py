@@ -54,7 +54,7 @@ class ScriptedMemory(Memory):
 
     def shards(self, saved: tuple[str, int] | None = None) -> tuple[Shard, ...]:
         """What it would hold, and what came from other machines."""
-        told = tuple(
+        scripted = tuple(
             Shard(
                 job=held.job,
                 rank=rank,
@@ -71,7 +71,7 @@ class ScriptedMemory(Memory):
             if saved in {None, (held.job, step)}
             for rank in held.ranks
         )
-        return told + super().shards(saved)
+        return scripted + super().shards(saved)
 
     def find(
         self, job: str, rank: int, step: int, saved_by: int = 0, *, without: Collection[Path] = ()
@@ -86,11 +86,11 @@ class ScriptedMemory(Memory):
         self, job: str, rank: int, step: int, saved_by: int = 0, damaged: list[str] | None = None
     ) -> tuple[Path, buffers.ShardHeader]:
         """A rank's own shard is not read: it has no bytes."""
-        if self.tells(job, rank, step, saved_by):
+        if self.claims(job, rank, step, saved_by):
             return self.own(job) / "scripted", _header(self.held[job, Tier.MEMORY], rank, step)
         return super().require_whole(job, rank, step, saved_by, damaged)
 
-    def tells(self, job: str, rank: int, step: int, saved_by: int) -> bool:
+    def claims(self, job: str, rank: int, step: int, saved_by: int) -> bool:
         """Whether it says that it holds a rank's own shard."""
         held = self.held.get((job, Tier.MEMORY))
         return held is not None and held.has(rank, step, saved_by)

@@ -161,8 +161,8 @@ class Script:
 
     async def _tickets(self) -> None:
         """Agents say where the state is, once they have it."""
-        told = [json.loads(order.env[wire.ENV_RESTORE])["ticket"] for order in self._orders.values()]
-        waiting = [Path(path) for path in told if path]
+        tickets = [json.loads(order.env[wire.ENV_RESTORE])["ticket"] for order in self._orders.values()]
+        waiting = [Path(path) for path in tickets if path]
         while waiting := [path for path in waiting if not path.exists()]:  # noqa: ASYNC110  (files)
             await asyncio.sleep(0.05)
 
