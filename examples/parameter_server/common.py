@@ -63,11 +63,11 @@ def serve(answer: Callable[[Any], Any]) -> None:
         def do_POST(self) -> None:
             asked = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                told = packed(answer(torch.load(asked, weights_only=True)))
+                response = packed(answer(torch.load(asked, weights_only=True)))
             self.send_response(200)
-            self.send_header("Content-Length", str(len(told)))
+            self.send_header("Content-Length", str(len(response)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(response)
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -36,11 +36,11 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told = answer(self.rfile.read(int(self.headers["Content-Length"])))
+            response = answer(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(200)
-            self.send_header("Content-Length", str(len(told)))
+            self.send_header("Content-Length", str(len(response)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(response)
 
         def log_message(self, *_: Any) -> None:
             pass

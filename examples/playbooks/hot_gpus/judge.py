@@ -19,10 +19,10 @@ def judge(
     """
     again = {name: count for name, count in earlier.items() if count}
     if again:
-        told = tuple(
+        evidence = tuple(
             f"{name} was slowed down for heat {count} times of late" for name, count in again.items()
         )
-        return Verdict(suspects=tuple(sorted(again)), confidence=0.9, evidence=told)
+        return Verdict(suspects=tuple(sorted(again)), confidence=0.9, evidence=evidence)
     hot = {name: gpus for look in looks[settle_looks:] for name, gpus in look.items() if gpus}
-    told = tuple(f"{name}: {', '.join(gpus)} throttle with lowered clocks" for name, gpus in hot.items())
-    return Verdict(suspects=tuple(sorted(hot)), confidence=0.9 if hot else 0.0, evidence=told)
+    evidence = tuple(f"{name}: {', '.join(gpus)} throttle with lowered clocks" for name, gpus in hot.items())
+    return Verdict(suspects=tuple(sorted(hot)), confidence=0.9 if hot else 0.0, evidence=evidence)

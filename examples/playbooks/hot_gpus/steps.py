@@ -32,7 +32,7 @@ async def lower_clocks(case: RecoveryContext) -> str:
         )
 
     async def act() -> dict[str, Any]:
-        return {"machines": await _tell(case, "lock_clocks", {"mhz": case.values["mhz"]})}
+        return {"machines": await _send(case, "lock_clocks", {"mhz": case.values["mhz"]})}
 
     # Each attempt anew: one that ended before it has let the clocks go.
     done = await case.once("lower_clocks", _attempt(case), {"mhz": case.values["mhz"]}, act)
@@ -102,7 +102,7 @@ def _command(case: RecoveryContext, machine: Machine, name: str, values: dict[st
     )
 
 
-async def _tell(case: RecoveryContext, name: str, values: dict[str, Any]) -> list[str]:
+async def _send(case: RecoveryContext, name: str, values: dict[str, Any]) -> list[str]:
     answers = await fleet.ask(
         case.ctx, _accused(case), lambda agent, machine: agent.command(_command(case, machine, name, values))
     )
