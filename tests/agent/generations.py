@@ -62,7 +62,7 @@ class Generations:
         async def one(rank: int, machine: AgentProcess) -> None:
             machine.script(self.job, self.script)
             peer = self.machines[(rank + 1) % len(self.machines)]
-            told = machine.start(
+            command = machine.start(
                 self.job,
                 self.epoch,
                 args=args,
@@ -76,7 +76,7 @@ class Generations:
                 **options,
             )
             async with machine.client as client:
-                await client.start(told)
+                await client.start(command)
 
         await asyncio.gather(*(one(rank, each) for rank, each in enumerate(self.machines)))
 

@@ -189,11 +189,11 @@ async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway
             found: list[int] = []
             before = 0.0
             for beat in [each for each in list(gateway.heartbeats) if each.machine == agent.machine]:
-                told = [mark.step for job in beat.jobs if job.job == "steps" for mark in job.marks]
+                steps = [mark.step for job in beat.jobs if job.job == "steps" for mark in job.marks]
                 # The one before was answered too late: its marks come again.
                 if beat.at - before > GIVEN_UP_S:
-                    found = [step for step in found if step not in told]
-                found, before = found + told, beat.at
+                    found = [step for step in found if step not in steps]
+                found, before = found + steps, beat.at
             return found
 
         until(lambda: 40 in marks())
@@ -264,10 +264,10 @@ async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> N
         order = RestoreOrder(step=4, tier=Tier.MEMORY, sources=sources, key="mem/checkpoints/step-4/")
         await client.start(agent.start("mem", restore=order))
         until(lambda: agent.log("mem", 1).endswith("}\n"))
-        told = json.loads(agent.log("mem", 1).splitlines()[-1])
-        assert (told["step"], told["tier"], told["path"]) == (4, "memory", str(shard))
+        ticket = json.loads(agent.log("mem", 1).splitlines()[-1])
+        assert (ticket["step"], ticket["tier"], ticket["path"]) == (4, "memory", str(shard))
         # A rank whose shard lacks something may turn to the step in S3.
-        assert (told["key"], told["job"], told["alone"]) == (order.key, "mem", False)
+        assert (ticket["key"], ticket["job"], ticket["alone"]) == (order.key, "mem", False)
         assert {s.step for s in (await client.state()).shards if s.job == "mem"} == {4}
         assert {s.rank for s in (await client.state(saved=("mem", 4))).shards} == {0, 1}
         assert (await client.state(saved=("mem", 5))).shards == ()
@@ -429,7 +429,7 @@ def test_a_replaced_agent_leaves(home: Path, gateway: FakeGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "prepare", "said"),
+    ("machine", "prepare", "message"),
     [
         ("bad/name", "", "--machine 'bad/name'"),
         ("m9", "chmod", "chmod 600"),
@@ -437,7 +437,7 @@ def test_a_replaced_agent_leaves(home: Path, gateway: FakeGateway) -> None:
     ],
 )
 def test_wrong_input_is_one_line(
-    tmp_path: Path, gateway: FakeGateway, machine: str, prepare: str, said: str
+    tmp_path: Path, gateway: FakeGateway, machine: str, prepare: str, message: str
 ) -> None:
     """No traceback, non-zero status."""
     folder = tmp_path / "home"
@@ -454,7 +454,7 @@ def test_wrong_input_is_one_line(
         timeout=120,
     )
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -58,8 +58,8 @@ class Machine:
         self.sys = FakeSys(home / "machines" / name / "sys")
         self.sys.infiniband()
         # Beside the gateway's port, where S3 is else, another process may listen.
-        self.nobody_listens = socket.socket()
-        self.nobody_listens.bind(("127.0.0.1", 0))
+        self.held_port = socket.socket()
+        self.held_port.bind(("127.0.0.1", 0))
         self.agent = AgentProcess(
             home,
             name,
@@ -68,7 +68,7 @@ class Machine:
             HOLDFAST_POLICY_FILE=str(policy),
             NVML_STUB=str(self.gpus.path),
             LD_LIBRARY_PATH=str(nvml_stub.build().parent),
-            HOLDFAST_S3_ENDPOINT=f"http://127.0.0.1:{self.nobody_listens.getsockname()[1]}",
+            HOLDFAST_S3_ENDPOINT=f"http://127.0.0.1:{self.held_port.getsockname()[1]}",
         ).ready()
 
     def alert(self, kind: AlertKind) -> Alert:
@@ -86,7 +86,7 @@ def machine(home: Path, gateway: FakeGateway) -> Iterator[Machine]:
     found = Machine(home, gateway, f"d{next(_NUMBERS)}")
     yield found
     found.agent.stop()
-    found.nobody_listens.close()
+    found.held_port.close()
 
 
 async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
@@ -107,14 +107,14 @@ async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
     agent.script("gpt", CHATTY)
     async with agent.client as client:
         await client.start(agent.start("gpt", ranks=(0,), world_size=1))
-        said = machine.alert(AlertKind.RANK_LOG)
-        assert (said.job, said.epoch, said.rank) == ("gpt", 1, 0)
-        assert (said.evidence["pattern"], said.evidence["cause"]) == ("cuda_illegal_access", "gpu")
+        alert = machine.alert(AlertKind.RANK_LOG)
+        assert (alert.job, alert.epoch, alert.rank) == ("gpt", 1, 0)
+        assert (alert.evidence["pattern"], alert.evidence["cause"]) == ("cuda_illegal_access", "gpu")
         await client.fence(Fence(job="gpt", epoch=1, incarnation=agent.incarnation))
     assert not Path("/tmp/never").exists()
 
 
-def test_a_mount_that_does_not_answer_is_told_and_the_agent_goes_on(machine: Machine) -> None:
+def test_a_mount_that_does_not_answer_is_reported_and_the_agent_goes_on(machine: Machine) -> None:
     """Its helper is stopped as if the kernel held it; heartbeats and other alerts still come."""
     helpers = until(lambda: _helpers(machine.agent), what="the helpers of the mounts")
     for helper in helpers:

@@ -56,12 +56,12 @@ class Job(Generations):
         steps = set()
         for rank, machine in enumerate(self.machines):
 
-            def said(rank: int = rank, machine: AgentProcess = machine) -> list[str]:
+            def printed(rank: int = rank, machine: AgentProcess = machine) -> list[str]:
                 log = machine.log(JOB, rank, self.epoch)
                 assert "Traceback" not in log, log[-4000:]
                 return [line for line in log.splitlines() if line.startswith(f"age {age} at step")]
 
-            (line, *_) = until(said, 240)
+            (line, *_) = until(printed, 240)
             assert line.endswith("kinds alike"), line
             steps.add(int(line.split()[4].rstrip(":")))
         (step,) = steps
@@ -71,12 +71,12 @@ class Job(Generations):
         """Every rank's restore was rehearsed, and would come back."""
 
         async def over() -> bool:
-            told = []
+            rehearsals = []
             for machine in self.machines:
                 async with machine.client as client:
-                    told += [each.rehearsed for each in (await client.state()).jobs if each.job == JOB]
-            assert not any(each and each.failed for each in told), told
-            return all(each and each.step for each in told)
+                    rehearsals += [each.rehearsed for each in (await client.state()).jobs if each.job == JOB]
+            assert not any(each and each.failed for each in rehearsals), rehearsals
+            return all(each and each.step for each in rehearsals)
 
         await eventually(over, 120)
 

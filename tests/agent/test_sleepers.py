@@ -101,9 +101,9 @@ async def test_a_woken_epoch_never_mixes_into_the_new_one(job: Generations, stor
     shards = await job.shards()
     plan = await job.plan()
     assert {of(shards, each.rank, plan.step) for each in plan.sources} == {2}
-    told = {line(job.machines[rank], rank, 2, f"step {plan.step} ") for rank in (0, 1)}
+    lines = {line(job.machines[rank], rank, 2, f"step {plan.step} ") for rank in (0, 1)}
     await job.start(plan, env={}, s3_every_steps=EVERY)
-    assert {line(job.machines[rank], rank, 3, f"start {plan.step} ") for rank in (0, 1)} == told
+    assert {line(job.machines[rank], rank, 3, f"start {plan.step} ") for rank in (0, 1)} == lines
     sleeper.stop(signal.SIGKILL)
 
 

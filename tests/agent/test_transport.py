@@ -79,7 +79,7 @@ async def test_few_connections_stay_open(
         assert [answer.text for answer in answers] == ["ok"] * 4
 
 
-async def test_nobody_there_is_a_connect_error() -> None:
+async def test_no_listener_is_a_connect_error() -> None:
     """As with any client."""
     async with AgentsClient() as client:
         with pytest.raises(httpx.ConnectError):

@@ -45,10 +45,12 @@ class Machine:
 
     def __init__(self, every: int = 8, *, world_size: int = 4, restored: int = 0, **start: Any) -> None:
         self.prover = FakeProver()
-        self.told: list[StateDigests] = []
+        self.reported: list[StateDigests] = []
         self.metrics = Metrics()
         prover: Any = self.prover
-        self.comparisons = Comparisons(prover, lambda _, found: self.told.append(found), self.metrics, every)
+        self.comparisons = Comparisons(
+            prover, lambda _, found: self.reported.append(found), self.metrics, every
+        )
         self.run: Any = SimpleNamespace(
             running=True,
             start=SimpleNamespace(
@@ -81,12 +83,12 @@ class Machine:
         return int(self.metrics.digests.labels(outcome)._value.get())
 
 
-async def test_first_saves_of_rounds_are_told_for_all_ranks() -> None:
+async def test_first_saves_of_rounds_are_reported_for_all_ranks() -> None:
     """Often at first; a round whose first step was not saved takes the next save."""
     machine = Machine()
     await machine.save(1, 2, 3, 5, 6, 8, 9, 15, 17, 18)
     assert [step for step, _, _ in machine.prover.asked] == [1, 2, 5, 8, 17]
-    assert [each.step for each in machine.told] == [1, 2, 5, 8, 17]
+    assert [each.step for each in machine.reported] == [1, 2, 5, 8, 17]
     assert {ranks for _, ranks, _ in machine.prover.asked} == {(0, 1)}
 
 
@@ -94,7 +96,7 @@ async def test_steps_count_from_what_was_restored() -> None:
     """So that an epoch begins with some rounds, wherever it resumes, once it has settled."""
     machine = Machine(restored=1000)
     await machine.save(1001, 1002, 1007, 1008, 1009, 1016)
-    assert [each.step for each in machine.told] == [1008, 1016]
+    assert [each.step for each in machine.reported] == [1008, 1016]
 
 
 async def test_not_before_all_ranks_of_the_machine_have_it() -> None:
@@ -103,7 +105,7 @@ async def test_not_before_all_ranks_of_the_machine_have_it() -> None:
     await machine.save(1, ranks=(0,))
     assert not machine.prover.asked
     await machine.save(2)
-    assert [each.step for each in machine.told] == [2]
+    assert [each.step for each in machine.reported] == [2]
 
 
 async def test_what_was_overwritten_is_held_still_from_then_on() -> None:
@@ -112,7 +114,7 @@ async def test_what_was_overwritten_is_held_still_from_then_on() -> None:
     machine.prover.answers = [None]
     await machine.save(1, 2, 4)
     assert [lend for _, _, lend in machine.prover.asked] == [False, True, True]
-    assert [each.step for each in machine.told] == [2, 4]
+    assert [each.step for each in machine.reported] == [2, 4]
     assert (machine.count("overwritten"), machine.count("told")) == (1, 2)
 
 
@@ -126,7 +128,7 @@ async def test_a_round_that_comes_while_the_last_one_is_read_is_left_out() -> No
     machine.prover.go.set()
     await machine.rest()
     await machine.save(8)
-    assert [each.step for each in machine.told] == [1, 8]
+    assert [each.step for each in machine.reported] == [1, 8]
 
 
 async def test_failures_are_counted_and_end_nothing() -> None:
@@ -134,7 +136,7 @@ async def test_failures_are_counted_and_end_nothing() -> None:
     machine = Machine()
     machine.prover.answers = [UnavailableError("killed"), ValueError("a bug")]
     await machine.save(1, 2, 4)
-    assert [each.step for each in machine.told] == [4]
+    assert [each.step for each in machine.reported] == [4]
     assert machine.count("failed") == 2
 
 

@@ -123,8 +123,8 @@ class Running:
         """Until every rank is: its shard was lent for that, which is one copy more for a while."""
 
         async def over() -> bool:
-            told = [(await self._state(machine)).rehearsed for machine in self.machines]
-            return all(each is not None and each.step > 0 for each in told)
+            rehearsals = [(await self._state(machine)).rehearsed for machine in self.machines]
+            return all(each is not None and each.step > 0 for each in rehearsals)
 
         await eventually(over, 120)
 

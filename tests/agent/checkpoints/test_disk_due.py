@@ -130,8 +130,8 @@ async def test_a_full_disk_is_counted_and_tried_again(
         site.save(2)
         await site.rest()
     assert site.counted("failed") == 1
-    (told,) = site.setbacks.summaries("toy", 1)
-    assert (told.place, told.count, "No space left" in told.reason) == (Place.DISK, 1, True)
+    (setback,) = site.setbacks.summaries("toy", 1)
+    assert (setback.place, setback.count, "No space left" in setback.reason) == (Place.DISK, 1, True)
     assert site.steps() == [1]
     assert list((site.memory.root / "transfers").iterdir()) == []
     site.save(3)

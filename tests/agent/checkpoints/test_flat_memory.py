@@ -33,13 +33,13 @@ def own_memory(pid: int) -> int:
     return int(found.rss - found.shared)
 
 
-def serve_shards(folder: Path, told: Connection) -> None:
+def serve_shards(folder: Path, parent: Connection) -> None:
     port = ShardPort(Memory("m1", folder), SECRET, "127.0.0.1")
-    told.send(port.address)
+    parent.send(port.address)
     time.sleep(3600)
 
 
-def upload_often(endpoint: str, folder: Path, told: Connection) -> None:
+def upload_often(endpoint: str, folder: Path, parent: Connection) -> None:
     """Tells its memory after every upload."""
     store = S3Store(endpoint=endpoint, bucket="flat", access_key="tester", secret_key="not-a-secret")
     store.ensure_bucket()
@@ -47,7 +47,7 @@ def upload_often(endpoint: str, folder: Path, told: Connection) -> None:
         path = write_shard(folder, step=step, payload=bytes([step]) * MIB, owned=MIB)
         key = manifests.checkpoint_key("toy", step, 1)
         publish.put_rank(store, path, key, object_nbytes=1 << 40, within_s=60.0)
-        told.send(own_memory(os.getpid()))
+        parent.send(own_memory(os.getpid()))
 
 
 @pytest.fixture

@@ -70,12 +70,12 @@ async def test_training_goes_on_and_copies_come_again(job: Generations, disk: Pa
     assert setbacks(job) == {}
     fill(disk / "filler")
 
-    (told,) = wait_for(
-        lambda: f"failed copies to be told: {heard(job)}, {job.machines[0].agent_log()[-3000:]}",
+    (setback,) = wait_for(
+        lambda: f"failed copies to be reported: {newest_beats(job)}, {job.machines[0].agent_log()[-3000:]}",
         lambda: [each for each in setbacks(job).values() if each.count > 1],
         120,
     )
-    assert (told.place, "No space left on device" in told.reason) == (Place.DISK, True)
+    assert (setback.place, "No space left on device" in setback.reason) == (Place.DISK, True)
     newest = max(each.step for each in await job.shards())
     await job.held(newest + 2 * EVERY, Tier.MEMORY)
     assert list(setbacks(job)) == ["f0"]
@@ -98,7 +98,7 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def heard(job: Generations) -> dict[str, JobOnMachine]:
+def newest_beats(job: Generations) -> dict[str, JobOnMachine]:
     """The newest heartbeat of each machine."""
     return {
         beat.machine: run for beat in list(job.gateway.heartbeats) for run in beat.jobs if run.job == job.job
@@ -106,12 +106,12 @@ def heard(job: Generations) -> dict[str, JobOnMachine]:
 
 
 def setbacks(job: Generations) -> dict[str, Setback]:
-    return {machine: each for machine, run in heard(job).items() for each in run.setbacks}
+    return {machine: each for machine, run in newest_beats(job).items() for each in run.setbacks}
 
 
 def ranks(job: Generations) -> dict[int, int]:
     """Process of each rank that runs."""
-    found = [each for run in heard(job).values() for each in run.ranks]
+    found = [each for run in newest_beats(job).values() for each in run.ranks]
     return {each.rank: each.pid for each in found if each.phase is RankPhase.RUNNING}
 
 
@@ -120,7 +120,7 @@ async def counted(machine: AgentProcess) -> float:
     url = f"http://{machine.gateway.registered[machine.machine].address}/metrics"
     async with httpx.AsyncClient() as client:
         token = f"Bearer {secret.read(machine.home / 'secret')}"
-        told = (await client.get(url, headers={"Authorization": token})).text
-    found = re.search(r'^holdfast_disk_copies_total\{outcome="failed"\} (\S+)$', told, re.MULTILINE)
-    assert found, told
+        metrics = (await client.get(url, headers={"Authorization": token})).text
+    found = re.search(r'^holdfast_disk_copies_total\{outcome="failed"\} (\S+)$', metrics, re.MULTILINE)
+    assert found, metrics
     return float(found[1])

@@ -17,7 +17,7 @@ def memory(tmp_path: Path) -> Memory:
     return Memory("m0", tmp_path)
 
 
-def test_own_and_peer_shards_are_told_apart(memory: Memory) -> None:
+def test_own_and_peer_shards_are_distinguished(memory: Memory) -> None:
     """The restore policy prefers what is already in place."""
     write_shard(memory.own("toy"), rank=0, step=3)
     write_shard(memory.peer("toy"), rank=4, step=3)

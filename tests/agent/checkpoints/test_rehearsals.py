@@ -66,7 +66,7 @@ async def end(machine: AgentProcess, job: str) -> None:
         await client.forget(fence(machine, job))
 
 
-async def said(machine: AgentProcess, job: str) -> Rehearsed | None:
+async def newest_rehearsal(machine: AgentProcess, job: str) -> Rehearsed | None:
     async with machine.client as client:
         (run,) = [run for run in (await client.state()).jobs if run.job == job]
     return run.rehearsed
@@ -74,19 +74,19 @@ async def said(machine: AgentProcess, job: str) -> Rehearsed | None:
 
 @pytest.mark.e2e
 @pytest.mark.torch
-async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gateway: FakeGateway) -> None:
+async def test_what_a_rank_saved_is_reported_as_digests(machine: AgentProcess, gateway: FakeGateway) -> None:
     """Of tensors, not of objects and single numbers; of some saves, the newest ones too; nothing that is lent stays."""
     machine.script("told", TRAIN)
     async with machine.client as client:
         await client.start(machine.start("told", ranks=(0,), world_size=2))
 
-    def told() -> list[StateDigests]:
+    def digests() -> list[StateDigests]:
         return [each for report in list(gateway.reports) if report.job == "told" for each in report.holds]
 
-    until(lambda: len(told()) >= 3, 120, "digests of three saves")
+    until(lambda: len(digests()) >= 3, 120, "digests of three saves")
     await end(machine, "told")
     until(lambda: not list(machine.shm.rglob("digest-*")), 60, "loans to end")
-    found = [each.by_rank() for each in told()]
+    found = [each.by_rank() for each in digests()]
     names = {"model.weight", "model.bias"}
     names |= {
         f"optimizer.state.{name}.{kind}" for name in ("weight", "bias") for kind in ("exp_avg", "exp_avg_sq")
@@ -94,7 +94,7 @@ async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gatew
     assert [each.keys() for each in found] == [{0}] * len(found)
     assert found[0][0].keys() == names, found[0]
     assert len({each[0]["model.weight"] for each in found}) == len(found), "it trains"
-    assert [each.step for each in told()] == sorted({each.step for each in told()})
+    assert [each.step for each in digests()] == sorted({each.step for each in digests()})
 
 
 @pytest.mark.e2e
@@ -102,7 +102,7 @@ async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gatew
 async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, gateway: FakeGateway) -> None:
     """After the first save, and on command; heartbeats say at which step, nothing that is lent stays, nobody alerts."""
     await begin(machine, "fine", TRAIN)
-    found = await eventually(lambda: said(machine, "fine"), 120)
+    found = await eventually(lambda: newest_rehearsal(machine, "fine"), 120)
     assert (found.failed, found.untested) == ("", ""), found
     assert found.step > 0
     until(lambda: any(job.rehearsed for beat in gateway.heartbeats[-20:] for job in beat.jobs))
@@ -128,7 +128,7 @@ async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, 
 
 @pytest.mark.e2e
 @pytest.mark.torch
-async def test_what_would_not_come_back_is_told_while_the_job_runs(
+async def test_what_would_not_come_back_is_reported_while_the_job_runs(
     machine: AgentProcess, gateway: FakeGateway
 ) -> None:
     """Once, with the path in the state; the ranks go on."""
@@ -136,7 +136,7 @@ async def test_what_would_not_come_back_is_told_while_the_job_runs(
     (alert,) = until(lambda: gateway.alerts(AlertKind.UNRESTORABLE, "lost"), 120)
     assert alert.rank == 0
     assert alert.epoch == 1
-    found = await said(machine, "lost")
+    found = await newest_rehearsal(machine, "lost")
     assert found
     assert "not trusted" in found.failed
     (problem,) = alert.evidence["problems"]
@@ -266,7 +266,7 @@ async def test_a_shard_that_was_never_completed_is_not_waited_for_for_long(
     assert found.told == "not tested: no complete shard of it lies here"
 
 
-async def test_what_cannot_be_lent_is_said(
+async def test_what_cannot_be_lent_is_reported(
     prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once: the shard stays as it is."""
@@ -305,7 +305,7 @@ def rehearsal(rank: int, step: int = 5, wrong: str = "", why_not: str = "") -> R
     return Rehearsal(job="toy", rank=rank, step=step, tier=Tier.MEMORY, proof=proof, why_not=why_not)
 
 
-def test_a_machine_tells_the_worst_and_the_lowest_step() -> None:
+def test_a_machine_reports_the_worst_and_the_lowest_step() -> None:
     """Proven only when all its ranks are."""
     assert summed_up((0, 1), []) is None
     assert summed_up((0, 1), [rehearsal(0)]) == Rehearsed()

@@ -69,7 +69,7 @@ class Machine:
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
 
-    def told(self) -> int:
+    def proven_step(self) -> int:
         """Return the step that heartbeats call proven."""
         found = self._rehearsals.summary(self._run)
         return found.step if found else 0
@@ -86,7 +86,7 @@ async def test_a_proof_holds_in_the_next_epoch(machine: Machine) -> None:
     assert machine.rehearsed == [(1, 0), (1, 1)]
     await machine.epoch(2)
     assert machine.rehearsed == [(1, 0), (1, 1)]
-    assert machine.told() == 1
+    assert machine.proven_step() == 1
 
 
 async def test_another_version_of_the_code_is_rehearsed(machine: Machine) -> None:
@@ -101,7 +101,7 @@ async def test_a_proof_of_steps_that_were_taken_back_is_none(machine: Machine) -
     await machine.epoch(1)
     await machine.epoch(2, restored=0)
     assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
-    assert machine.told() == 2
+    assert machine.proven_step() == 2
 
 
 async def test_a_failure_is_tried_again_in_the_next_epoch(machine: Machine) -> None:
@@ -111,7 +111,7 @@ async def test_a_failure_is_tried_again_in_the_next_epoch(machine: Machine) -> N
     machine.wrong = ""
     await machine.epoch(2)
     assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
-    assert machine.told() == 2
+    assert machine.proven_step() == 2
 
 
 async def test_another_plan_is_rehearsed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ async def test_a_job_that_ended_while_it_waited_holds_up_no_other(machine: Machi
     machine.turn.set()
     await machine.settle()
     assert machine.jobs == ["old", "new", "new"]
-    assert machine.told() == 1
+    assert machine.proven_step() == 1

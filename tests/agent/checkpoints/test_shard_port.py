@@ -130,8 +130,8 @@ def test_whatever_a_stranger_says_is_answered_and_a_wrong_secret_counted(
     host, _, number = made.address.rpartition(":")
     with contextlib.closing(made), socket.create_connection((host, int(number)), 60) as caller:
         caller.sendall(line + b"\n")
-        told = json.loads(caller.makefile().readline())
-    assert told["error"] == answer
+        response = json.loads(caller.makefile().readline())
+    assert response["error"] == answer
     assert len(counted) == (answer == "UnauthorizedError")
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
@@ -197,7 +197,7 @@ def test_half_a_shard_is_no_shard(tmp_path: Path, memory: Memory, port: ShardPor
     assert memory.shards() == ()
 
 
-def test_nobody_there_is_unavailable(tmp_path: Path, port: ShardPort) -> None:
+def test_no_listener_is_unavailable(tmp_path: Path, port: ShardPort) -> None:
     """A machine that is gone is a transient failure with its address."""
     port.close()
     with pytest.raises(UnavailableError, match=port.address):
@@ -282,7 +282,7 @@ def test_half_requests_are_ended(memory: Memory, monkeypatch: pytest.MonkeyPatch
     port.close()
 
 
-def test_handshakes_that_do_not_end_keep_nobody_out(
+def test_handshakes_that_do_not_end_keep_no_one_out(
     tmp_path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And are ended, those too that drip."""
@@ -341,7 +341,9 @@ def test_it_goes_on_accepting_when_no_thread_can_be_started(
 @pytest.mark.parametrize(
     "more", [{"op": "pull"}, {"op": "check", "rank": "x", "step": 1}, {"op": "metadata"}]
 )
-def test_a_malformed_request_is_told_and_frees_its_place(port: ShardPort, more: dict[str, object]) -> None:
+def test_a_malformed_request_is_answered_and_frees_its_place(
+    port: ShardPort, more: dict[str, object]
+) -> None:
     """More often than there are places."""
     host, _, number = port.address.rpartition(":")
     request = json.dumps({"secret": SECRET, "job": "toy", **more}).encode() + b"\n"

@@ -98,8 +98,8 @@ def test_parts_say_their_size_and_digest(store: ObjectStore, tmp_path: Path, ser
     client = boto3.client(
         "s3", endpoint_url=server, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
     )
-    told = json.loads(client.get_object(Bucket="carrier", Key=f"{KEY}parts/0.json")["Body"].read())
-    (part,) = told["files"]
+    listed = json.loads(client.get_object(Bucket="carrier", Key=f"{KEY}parts/0.json")["Body"].read())
+    (part,) = listed["files"]
     assert part["name"] == "__0_0.distcp"
     assert part["nbytes"] == len(b"part of rank 0")
     assert len(part["digest"]) == 32

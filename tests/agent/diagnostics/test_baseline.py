@@ -1,4 +1,4 @@
-"""What a machine measured before, told with what it measures now."""
+"""What a machine measured before, given with what it measures now."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ def measured(value: float, **more: float) -> Finding:
     )
 
 
-def test_earlier_values_are_told_with_the_next(tmp_path: Path) -> None:
+def test_earlier_values_are_given_with_the_next(tmp_path: Path) -> None:
     """Their median and how many; the first has none."""
     path = tmp_path / "baseline.json"
-    told = [baseline.compared([measured(value)], path)[0] for value in (100.0, 104.0, 96.0, 100.0)]
-    assert [(each.usual, each.usual_of) for each in told] == [(None, 0), (100.0, 1), (102.0, 2), (100.0, 3)]
+    results = [baseline.compared([measured(value)], path)[0] for value in (100.0, 104.0, 96.0, 100.0)]
+    assert [(each.usual, each.usual_of) for each in results] == [
+        (None, 0),
+        (100.0, 1),
+        (102.0, 2),
+        (100.0, 3),
+    ]
 
 
 def test_a_machine_that_became_slow_does_not_get_used_to_it(tmp_path: Path) -> None:

@@ -78,17 +78,17 @@ def measured(folder: Path, group: Path | None = None) -> CheckOutcome:
         if group is not None:
             (group / "cgroup.procs").write_text(str(process.pid))
         out, _ = process.communicate("go\n", timeout=120)
-    told = json.loads(out)
-    return CheckOutcome(**{**told, "wrong_bytes": {}})
+    fields = json.loads(out)
+    return CheckOutcome(**{**fields, "wrong_bytes": {}})
 
 
 async def found(machine: str, outcome: CheckOutcome) -> list[Finding]:
     """As its agent tells it."""
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=60)
     forks = ScriptedForks(outcome)
-    told = await run_check(command, forks, machine=machine)
+    findings = await run_check(command, forks, machine=machine)
     assert len(forks.parts) == 1, "one for the machine, however many ranks it has"
-    return told
+    return findings
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups take root")
@@ -120,7 +120,7 @@ async def test_a_disk_that_several_machines_write_to_accuses_none(tmp_path: Path
     assert "pace not known on m0, m1, m2, m3: they are busy with other work" in verdict.evidence
 
 
-async def test_what_cannot_be_tested_accuses_nobody(tmp_path: Path) -> None:
+async def test_what_cannot_be_tested_accuses_no_machine(tmp_path: Path) -> None:
     """A file system of a network, or of memory; or no room."""
     blocks = tmp_path / "blocks"
     blocks.mkdir()

@@ -74,7 +74,7 @@ def test_malicious_pickle_is_refused_and_does_nothing(tmp_path: Path) -> None:
     ],
     ids=range(8),
 )
-def test_broken_recordings_accuse_nobody(content: bytes) -> None:
+def test_broken_recordings_accuse_no_rank(content: bytes) -> None:
     """Refused with one kind of error, or read as data: never anything else."""
     try:
         found = flight.load(content)
@@ -117,8 +117,8 @@ def recording(*entries: dict[str, Any]) -> dict[str, Any]:
 def test_nccl_recording_is_summed_up() -> None:
     """Members from the configuration, numbers from the entries; the counters of ``pg_status`` are the process's own."""
     point = entry(9, "scheduled", profiling_name="nccl:send 1->2", is_p2p=True, p2p_seq_id=1)
-    told = recording(entry(6), entry(7, "scheduled"), point)
-    (found,) = flight.summarise(1, flight.load(pickle.dumps(told)))
+    dump = recording(entry(6), entry(7, "scheduled"), point)
+    (found,) = flight.summarise(1, flight.load(pickle.dumps(dump)))
     assert (found.group, found.backend, found.ranks) == ("0", "nccl", (0, 1, 2))
     assert (found.enqueued, found.completed, found.started) == (7, 6, None)
     assert (found.operation, found.recent) == ("nccl:all_reduce", {6: "all_reduce 4x2", 7: "all_reduce 4x2"})
@@ -131,7 +131,7 @@ def test_what_timed_out_is_not_complete() -> None:
     assert (found.enqueued, found.completed) == (7, 6)
 
 
-def test_starts_are_told_where_they_are_recorded() -> None:
+def test_starts_are_reported_where_they_are_recorded() -> None:
     """A kernel that is queued behind a dead one was never started."""
     (found,) = flight.summarise(
         1, recording(entry(6, time_discovered_started_ns=5), entry(7, "scheduled"), entry(8, "scheduled"))
@@ -154,7 +154,7 @@ def test_of_operations_launched_together_the_launch_counts() -> None:
     assert (found.sending, found.peers) == (True, (0, 2))
 
 
-def test_groups_that_a_rank_was_silent_in_are_told_until_entries_are_lost() -> None:
+def test_groups_that_a_rank_was_silent_in_are_reported_until_entries_are_lost() -> None:
     """A ring that has gone round cannot tell."""
     config = {"pg_config": {"0": {"ranks": "[0, 1]"}, "5": {"ranks": "[1, 2]"}}}
     found = flight.summarise(1, recording(entry(1)) | config)

@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-async def told(machine: str, processes: int = 1) -> list[Finding]:
+async def measured(machine: str, processes: int = 1) -> list[Finding]:
     """What real copies come to, as the machine's agent tells it; other work on this host is not what is tested."""
     forks = ScriptedForks(*(host_copies.copies(CPU) for _ in range(processes)))
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.PCIE, processes=processes, timeout_s=30)
@@ -54,11 +54,11 @@ def underneath(monkeypatch: pytest.MonkeyPatch, harm: Callable[[torch.Tensor], N
 
 async def test_a_machine_whose_copies_are_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among its equals, by the worst of its processes; nothing fails, and a crash is not explained by it."""
-    good = [one for machine in ("m0", "m1", "m3") for one in await told(machine, 2)]
+    good = [one for machine in ("m0", "m1", "m3") for one in await measured(machine, 2)]
     assert all(one.ok and one.unit == "MB/s" and one.repeats == ROUNDS for one in good)
-    fine = await told("m2")
+    fine = await measured("m2")
     underneath(monkeypatch, lambda _: time.sleep(DELAY_S))
-    slow = await told("m2")
+    slow = await measured("m2")
     # A factor of 5: other work of this host delays copies of microseconds.
     verdict = judge([*good, *fine, *slow], 5.0)
     assert verdict.suspects == ("m2",), [(one.machine, one.value) for one in verdict.findings]
@@ -73,7 +73,7 @@ async def test_bytes_that_come_back_damaged_are_sure(monkeypatch: pytest.MonkeyP
 
     # Each damaged byte stays as it is, whatever it was: at most one in 256 was the same before.
     underneath(monkeypatch, blank)
-    found = await told("m1")
+    found = await measured("m1")
     assert found[0].sure
     assert "bytes came back damaged" in found[0].detail
     assert judge(found).suspects == ("m1",)

@@ -34,12 +34,12 @@ def adapters(root: Path, **states: str) -> Path:
     return root / "infiniband"
 
 
-def perftest(root: Path, said: str, status: int = 0) -> str:
+def perftest(root: Path, output: str, status: int = 0) -> str:
     """A tool as perftest's: the server waits for its client, the client says what came of it."""
     tool = root / "ib_write_bw"
     tool.write_text(
         '#!/bin/sh\nfor last; do :; done\n[ "$last" = 127.0.0.1 ] || exec sleep 60\n'
-        f'device="$2"\ncat <<EOF\n{said}\nEOF\nexit {status}\n'
+        f'device="$2"\ncat <<EOF\n{output}\nEOF\nexit {status}\n'
     )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     return str(tool)
@@ -109,7 +109,7 @@ async def test_a_slow_adapter_is_named_among_its_equals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["no adapter", "no tool", "fails", "says nothing", "hangs"])
-async def test_what_cannot_be_tested_accuses_nobody(tmp_path: Path, broken: str) -> None:
+async def test_what_cannot_be_tested_accuses_no_machine(tmp_path: Path, broken: str) -> None:
     """Traffic to a host's own address never leaves it: it says nothing about an interface."""
     sysfs = adapters(tmp_path, **({} if broken == "no adapter" else {"mlx5_0": "4: ACTIVE"}))
     tool = "no-such-tool"
@@ -149,27 +149,27 @@ async def test_vendors_answer_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: list[Any], ok: bool, sure: bool
 ) -> None:
     """Through a program of that name; failed tests are sure, an empty answer is not."""
-    told = json.loads(json.dumps(V3))
-    told["DCGM GPU Diagnostic"]["test_categories"][0]["tests"] = [{"name": "PCIe", "results": results}]
-    program(tmp_path, monkeypatch, f"cat <<'END'\n{json.dumps(told)}\nEND")
+    answer = json.loads(json.dumps(V3))
+    answer["DCGM GPU Diagnostic"]["test_categories"][0]["tests"] = [{"name": "PCIe", "results": results}]
+    program(tmp_path, monkeypatch, f"cat <<'END'\n{json.dumps(answer)}\nEND")
     (finding,) = await vendor.check("m0", 60.0)
     assert (finding.ok, finding.sure) == (ok, sure)
     assert ok or not results or "PCIe on GPU 0: PCIe link degraded" in finding.detail
 
 
 @pytest.mark.parametrize(
-    ("body", "said", "limit_s"),
+    ("body", "reason", "limit_s"),
     [("echo boom >&2; exit 3", "boom", 60.0), ("exec sleep 60", "longer than", 0.5)],
 )
-async def test_vendors_tool_that_fails_accuses_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str, limit_s: float
+async def test_vendors_tool_that_fails_accuses_no_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reason: str, limit_s: float
 ) -> None:
     """It ends with an error, or not at all."""
     program(tmp_path, monkeypatch, body)
     (finding,) = await vendor.check("m0", limit_s)
     assert not finding.ok
     assert not finding.sure
-    assert said in finding.detail
+    assert reason in finding.detail
 
 
 def program(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
@@ -205,7 +205,7 @@ def test_unchanged_machine_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("stuck", [False, True])
-def test_lowered_clock_is_put_back_and_told(stuck: bool) -> None:
+def test_lowered_clock_is_put_back_and_reported(stuck: bool) -> None:
     """EUD was seen to lower the clocks; what cannot be put back fails the machine's check."""
     lowered = GpuStates(gpus=(GpuState(persistence=1, application_sm_mhz=1200), GpuState(persistence=1)))
     settings = FakeSettings(lowered, stuck)

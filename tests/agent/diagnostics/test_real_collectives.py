@@ -239,9 +239,9 @@ class TestRealCollectives:
         assert right[0].ok, right
 
 
-@pytest.mark.parametrize(("others_s", "said"), [(0.0, 0.0), (1.0, 0.5), (0.5, 0.25)])
-def test_processors_that_others_use_are_told_from_the_checks_own(
-    others_s: float, said: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("others_s", "expected"), [(0.0, 0.0), (1.0, 0.5), (0.5, 0.25)])
+def test_processors_that_others_use_are_distinguished_from_the_checks_own(
+    others_s: float, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes on two cores: what they took is known, and what is missing to it others took."""
     times = type("Times", (tuple,), {"idle": property(lambda self: self[1])})
@@ -249,7 +249,7 @@ def test_processors_that_others_use_are_told_from_the_checks_own(
     load = machine_checks.Load()
     own_s = 2.0 - 1.0 - others_s
     monkeypatch.setattr(psutil, "cpu_times", lambda: times((own_s + others_s, 1.0)))
-    assert load.of_others(own_s) == pytest.approx(said, abs=0.01)
+    assert load.of_others(own_s) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.fixture

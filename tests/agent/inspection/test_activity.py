@@ -43,7 +43,7 @@ def test_sms_and_tensor_cores_from_the_second_look_on(gpus: StubGpus, machine: M
     assert machine.look() == Vitals(gpu_busy=0.99, sm_active=0.1, tensor_active=0.0)
 
 
-def test_gpus_that_do_not_tell_are_not_known(gpus: StubGpus, machine: Machine) -> None:
+def test_gpus_that_do_not_report_are_not_known(gpus: StubGpus, machine: Machine) -> None:
     """Before Hopper; one that is lost; a driver that is gone."""
     machine.look()
     assert machine.look() == Vitals(gpu_busy=0.99)

@@ -74,9 +74,9 @@ class Metadata:
             allowed = headers["X-aws-ec2-metadata-token"] == "a-token"
             return (200, found[path.removeprefix("/latest/meta-data/")]) if allowed else (401, "")
         if path.startswith("/computeMetadata/v1/instance/"):
-            told = {"maintenance-event": self.maintenance, "preempted": self.preempted}
+            found = {"maintenance-event": self.maintenance, "preempted": self.preempted}
             return (
-                (200, told[path.rpartition("/")[2]]) if headers["Metadata-Flavor"] == "Google" else (403, "")
+                (200, found[path.rpartition("/")[2]]) if headers["Metadata-Flavor"] == "Google" else (403, "")
             )
         if headers["Metadata"] != "true":
             return 400, ""
@@ -224,16 +224,16 @@ def test_a_service_that_is_away_is_logged_once(metadata: Metadata, caplog: pytes
     assert caplog.text.count("notices of the cloud") == 1
 
 
-def test_a_notice_that_stands_is_told_again_the_oftener_the_less_time_is_left(metadata: Metadata) -> None:
+def test_a_notice_that_stands_is_reported_again_the_oftener_the_less_time_is_left(metadata: Metadata) -> None:
     """Two weeks ahead about once a day; two minutes ahead every few seconds; without a time every ten minutes."""
     now = [1505722920.0 - 120.0]
     detector = CloudNotices("m1", cloud("ec2", metadata.url), 5.0, clock=lambda: now[0])
     metadata.spot = json.dumps(EC2_SPOT)
-    told = []
+    counts = []
     for _ in range(6):
-        told.append(len(detector.poll()))
+        counts.append(len(detector.poll()))
         now[0] += 5.0
-    assert told == [1, 0, 0, 1, 0, 1]
+    assert counts == [1, 0, 0, 1, 0, 1]
     metadata.preempted = "TRUE"
     detector = CloudNotices("m1", cloud("gce", metadata.url), 5.0, clock=lambda: now[0])
     assert [len(detector.poll()), len(detector.poll())] == [1, 0]

@@ -96,7 +96,7 @@ def test_what_the_watches_saw_is_a_sign_each(dcgmi: Path) -> None:
         "{broken",
     ],
 )
-def test_a_dcgm_that_is_not_set_up_accuses_nobody(dcgmi: Path, text: str) -> None:
+def test_a_dcgm_that_is_not_set_up_accuses_no_machine(dcgmi: Path, text: str) -> None:
     """No service, no watches, no sense."""
     answer(dcgmi, text, status=1)
     assert all(sign.ok for sign in DcgmHealth(60.0).look())

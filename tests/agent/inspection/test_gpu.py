@@ -161,8 +161,8 @@ def test_driver_that_goes_away_is_noticed(watched: Watched) -> None:
 def test_a_driver_that_was_upgraded_under_the_agent_loses_no_gpu(watched: Watched) -> None:
     """The agent's library fits it no longer: processes that start now have theirs. It is noted while it lasts."""
     watched.gpus.set(init=18, count_error=18)
-    told = watched.lasting()
-    assert [(alert.kind, alert.evidence["check"]) for alert in told] == [(AlertKind.HOST_FAULT, "gpu_error")]
+    alerts = watched.lasting()
+    assert [(each.kind, each.evidence["check"]) for each in alerts] == [(AlertKind.HOST_FAULT, "gpu_error")]
     assert not any(finding.sure for finding in watched.detector.inspect())
 
 

@@ -15,7 +15,7 @@ from tests.silent_mount import silent
 
 
 @pytest.mark.e2e
-def test_a_mount_that_hangs_is_told_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_mount_that_hangs_is_reported_and_holds_nothing_up(tmp_path: Path) -> None:
     """In bounded time, as long as it hangs; when its server is gone it is as a server that is away."""
     folder = tmp_path / "shared"
     with silent(folder) as server:
@@ -36,9 +36,9 @@ def test_a_mount_that_hangs_is_told_and_holds_nobody_up(tmp_path: Path) -> None:
 
             def is_away() -> bool:
                 seen.extend(sign.detail for sign in mounts.look() if not sign.ok)
-                return any("not connected" in told for told in seen)
+                return any("not connected" in detail for detail in seen)
 
-            wait_for(lambda: f"it is told as away: {seen}", is_away)
+            wait_for(lambda: f"it is reported as away: {seen}", is_away)
         finally:
             for probe in mounts._probes.values():
                 probe.close()  # type: ignore[attr-defined]

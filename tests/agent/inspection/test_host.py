@@ -101,7 +101,7 @@ def test_this_hosts_memory_passes() -> None:
     assert kinds(polls(steady(MemoryCheck(strict), HandClock()), 5)) == [AlertKind.MEMORY_PRESSURE]
 
 
-def test_pressure_that_lasts_is_told(tmp_path: Path) -> None:
+def test_pressure_that_lasts_is_reported(tmp_path: Path) -> None:
     """Per resource: some wait for a processor, all stall for memory."""
     detector = steady(Pressure(tmp_path, LIMITS.host), HandClock())
     assert detector.poll() == []  # a kernel without PSI
@@ -248,17 +248,17 @@ def test_mounts(answer: dict[str, Any] | None, kind: AlertKind, lasts: bool) -> 
     assert bool(first) is not lasts
 
 
-def test_a_mount_that_stays_away_is_told_again() -> None:
+def test_a_mount_that_stays_away_is_reported_again() -> None:
     """Not at every look, but as often as a port that stays down: that it lasts is evidence."""
     ScriptedProbe.answers = {"/own": None}
     clock = HandClock()
     detector = Steady("m0", Mounts(Path("/own"), LIMITS.storage, ScriptedProbe), 2, again_s=30, clock=clock)
-    told = []
+    alerts = []
     for _ in range(40):
         clock.now += 2
-        told += detector.poll()
-    assert len(told) == 3
-    assert len({alert.fingerprint for alert in told}) == 3
+        alerts += detector.poll()
+    assert len(alerts) == 3
+    assert len({alert.fingerprint for alert in alerts}) == 3
 
 
 def test_file_systems_that_count_no_inodes_are_not_full() -> None:
@@ -406,7 +406,7 @@ def test_an_endpoint_is_certified_by_the_authority_that_boto3_goes_by(
     assert list(seen.values()) == [False, True, False]
 
 
-def test_an_endpoint_that_is_away_is_told_at_the_second_look() -> None:
+def test_an_endpoint_that_is_away_is_reported_at_the_second_look() -> None:
     """Nobody listens; and one that takes connections and says nothing is given up."""
     with socket.socket() as held:  # so that no other process listens there meanwhile
         held.bind(("127.0.0.1", 0))

@@ -76,8 +76,8 @@ OTHERS = [
     ),
     ("XFS (sdb1): Mounting V5 Filesystem", None, {}),
     *[
-        (told, "disk_fault", {"device": "0000:64:00.0"})
-        for told in (
+        (text, "disk_fault", {"device": "0000:64:00.0"})
+        for text in (
             "smartpqi 0000:64:00.0: controller offline: reason code 0x4 (no controller heartbeat detected)",
             "hpsa 0000:64:00.0: controller lockup detected: 0x00130000 after 30",
         )
@@ -89,8 +89,8 @@ OTHERS = [
         {"pattern": "gpu_state"},
     ),
     *[
-        (f"NVRM: GPU0 {told}", None, {})
-        for told in (
+        (f"NVRM: GPU0 {text}", None, {})
+        for text in (
             "_issueRpcAndWait: rpcSendMessage failed with status 0x00000065 for fn 10 sequence 7!",
             "nvAssertFailedNoLog: Assertion failed: (status == NV_OK) || (status == NV_ERR_GPU_IS_LOST) @ a.c:7",
         )
@@ -113,8 +113,8 @@ OTHERS = [
     ("general protection fault: 0000 [#1] SMP PTI", "kernel_panic", {"what": "oops"}),
     ("divide error: 0000 [#1] SMP NOPTI", "kernel_panic", {"what": "oops"}),
     *[
-        (f"mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank {told}", "host_fault", {"check": check})
-        for told, check in (
+        (f"mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank {text}", "host_fault", {"check": check})
+        for text, check in (
             ("4: a600000000020408", "machine_check"),
             ("5: bea0000000000108", "machine_check"),
             ("17: 9c2040000000011b", "machine_check_noted"),
@@ -166,12 +166,12 @@ OTHERS = [
     ("NVRM: GPU0 iovaspaceDestruct_IMPL: 1 left-over mappings in IOVAS 0x100", None, {}),
     ("vfio: device 0000:5e:00.0: Fatal error of its own", None, {}),
     *[
-        (f"amdgpu 0000:08:00.0: {told} hardware error(ERREVENT_ATHUB_INTERRUPT) detected!", "gpu_lost", {})
-        for told in ("amdgpu: uncorrectable", "{1}uncorrectable", "amdgpu: {12} Uncorrectable")
+        (f"amdgpu 0000:08:00.0: {text} hardware error(ERREVENT_ATHUB_INTERRUPT) detected!", "gpu_lost", {})
+        for text in ("amdgpu: uncorrectable", "{1}uncorrectable", "amdgpu: {12} Uncorrectable")
     ],
     *[
-        (f"amdgpu 0000:08:00.0: {told}", "gpu_ecc_uncorrectable", {"pci": "0000:08:00.0", "value": value})
-        for told, value in (
+        (f"amdgpu 0000:08:00.0: {text}", "gpu_ecc_uncorrectable", {"pci": "0000:08:00.0", "value": value})
+        for text, value in (
             ("{1}1 uncorrectable hardware errors detected in umc block", 1),
             ("amdgpu: 20 uncorrectable hardware errors detected in UMC block", 20),
             ("amdgpu: {7}socket: 0, die: 1, 3 new uncorrectable hardware errors detected in gfx block", 3),
@@ -182,8 +182,8 @@ OTHERS = [
         )
     ],
     *[
-        (f"amdgpu 0000:08:00.0: {told} hardware errors detected in umc block", None, {})
-        for told in (
+        (f"amdgpu 0000:08:00.0: {text} hardware errors detected in umc block", None, {})
+        for text in (
             "{1}1 correctable",
             "amdgpu: 0 uncorrectable",
             "amdgpu: no uncorrectable",
@@ -205,8 +205,8 @@ OTHERS = [
         {"value": 65536},
     ),
     *[
-        (told, "host_fault", {"check": "nic_tx_hang", "recovers": True, "pci": "0000:b1:00.0"})
-        for told in (
+        (text, "host_fault", {"check": "nic_tx_hang", "recovers": True, "pci": "0000:b1:00.0"})
+        for text in (
             "igb 0000:b1:00.0: Detected Tx Unit Hang",
             "e1000e 0000:b1:00.0 eth0: Detected Hardware Unit Hang:",
             "ice 0000:b1:00.0 ens8f0np0: tx_timeout: VSI_num: 6, Q 14, NTC: 0x0, HW_HEAD: 0x0",
@@ -216,8 +216,8 @@ OTHERS = [
     ],
     ("ice 0000:b1:00.0 ens8f0np0: tx_timeout recovery level 1, txqueue 14", None, {}),
     *[
-        (told, "host_fault", {"check": "nic_command_timeout", "recovers": True})
-        for told in (
+        (text, "host_fault", {"check": "nic_command_timeout", "recovers": True})
+        for text in (
             "mlx5_core 0000:b1:00.0: wait_func:964: 2RST_QP(0x50a) timeout. Will cause a leak of a command resource",
             "efa 0000:b1:00.0 rdmap160s26: The device didn't send any completion for admin cmd CREATE_QP(6) status 0",
             "infiniband efa_0: Wait for completion (polling) timeout",
@@ -230,8 +230,8 @@ OTHERS = [
         {},
     ),
     *[
-        (told, "host_fault", {"check": "nic_tx_timeout", "device": device})
-        for told, device in (
+        (text, "host_fault", {"check": "nic_tx_timeout", "device": device})
+        for text, device in (
             ("NETDEV WATCHDOG: eth1 (mlx4_core): transmit queue 0 timed out", "eth1"),
             ("Oct 15 19:26:35 n7 kernel: NETDEV WATCHDOG: eth2 (igb): transmit queue 5 timed out", "eth2"),
             (
@@ -248,8 +248,8 @@ OTHERS = [
         )
     ],
     *[
-        (told, None, {})
-        for told in (
+        (text, None, {})
+        for text in (
             "NETDEV WATCHDOG: usb0 (cdc_ether): transmit queue 0 timed out",
             "NETDEV WATCHDOG: eth4 (r8152): transmit queue 0 timed out",
             "rndis_host 1-14:2.0 enxb03af61ad78a: NETDEV WATCHDOG: CPU: 3: transmit queue 0 timed out 5010 ms",

@@ -174,7 +174,7 @@ def test_each_change_of_the_recovery_action_is_news(log: Path) -> None:
     assert [alert.evidence["action"] for alert in detector.poll()] == ["reset_gpu", "restart_machine"]
 
 
-def test_unknown_codes_are_told_and_lose_nothing() -> None:
+def test_unknown_codes_are_reported_and_lose_nothing() -> None:
     """A code of a newer driver is one for the vendor."""
     found = parse("NVRM: Xid (PCI:0000:3b:00): 999, something new")
     assert found is not None

@@ -36,7 +36,7 @@ class Watched:
         return self.detector.poll()
 
 
-def test_link_errors_that_grow_are_told_with_their_rate(tmp_path: Path) -> None:
+def test_link_errors_that_grow_are_reported_with_their_rate(tmp_path: Path) -> None:
     """A ConnectX-4 with 8,456 CRC errors in a minute: one alert, though two counters grow."""
     watched = Watched(tmp_path, "ethtool")
     watched.sys.ethernet("eth0")
@@ -79,7 +79,7 @@ def test_a_port_that_was_up_is_down(tmp_path: Path) -> None:
     assert alert.evidence["state"] == "Down (Polling)"
 
 
-def test_a_port_that_runs_slower_than_it_did_is_told(tmp_path: Path) -> None:
+def test_a_port_that_runs_slower_than_it_did_is_reported(tmp_path: Path) -> None:
     """400 Gbit/s before, 40 now."""
     watched = Watched(tmp_path, "ibstat")
     assert watched.prints(UP) == []

@@ -35,8 +35,8 @@ def cable(space: str, state: str) -> None:
     show = ["ip", "-n", space, "link", "show", "eth0"]
 
     def noted() -> bool:
-        told = subprocess.run(show, check=True, capture_output=True, text=True, timeout=60).stdout
-        return ("LOWER_UP" in told) == (state == "up")
+        output = subprocess.run(show, check=True, capture_output=True, text=True, timeout=60).stdout
+        return ("LOWER_UP" in output) == (state == "up")
 
     wait_for(f"eth0 is {state}", noted)
 

@@ -24,14 +24,14 @@ def disks(machine: Machine) -> Detector:
 
 def nvme(passed: bool | None = None, **log: int) -> str:
     """The real output of a healthy disk with other numbers in its log."""
-    told: dict[str, Any] = json.loads(real("s-nvme-old-media-errors"))
-    told["nvme_smart_health_information_log"] |= log
+    report: dict[str, Any] = json.loads(real("s-nvme-old-media-errors"))
+    report["nvme_smart_health_information_log"] |= log
     if passed is not None:
-        told["smart_status"]["passed"] = passed
-    return json.dumps(told)
+        report["smart_status"]["passed"] = passed
+    return json.dumps(report)
 
 
-def test_a_disk_that_predicts_its_failure_is_told_once(tmp_path: Path) -> None:
+def test_a_disk_that_predicts_its_failure_is_reported_once(tmp_path: Path) -> None:
     """With the attributes that are below their threshold."""
     machine = of_local_driver(tmp_path)
     machine.prints("smartctl", real("s-hitachi-failed"), status=216)
@@ -86,9 +86,9 @@ def test_only_heat_and_age_are_mild(log: dict[str, int], failing: bool) -> None:
 
 def test_counters_behind_a_broken_checksum_are_not_read() -> None:
     """Exit status 4: a command failed or data are garbled; the disk's own verdict is a command of its own."""
-    told = json.loads(real("s-nvme-old-media-errors"))
-    told["smartctl"]["exit_status"] = 4
-    found = smart.read(json.dumps(told))
+    report = json.loads(real("s-nvme-old-media-errors"))
+    report["smartctl"]["exit_status"] = 4
+    found = smart.read(json.dumps(report))
     assert found is not None
     assert (found.errors, found.failing) == ({}, False)
 
@@ -112,7 +112,7 @@ def test_a_part_that_is_mounted_or_in_an_array_uses_its_disk(tmp_path: Path) -> 
 
 
 def test_an_inspection_on_command_asks_the_disks(tmp_path: Path) -> None:
-    """A disk that failed since the last look, up to ten minutes ago, is in the findings of a diagnosis; told once."""
+    """A disk that failed since the last look, up to ten minutes ago, is in the findings of a diagnosis; reported once."""
     machine = of_local_driver(tmp_path)
     machine.prints("smartctl", real("s-hitachi-failed"), status=216)
     detector = disks(machine)
@@ -140,7 +140,7 @@ def test_an_inspection_on_command_does_not_wait_for_a_disk_that_hangs(
     assert time.monotonic() - started < 15, "the tool's own limit is 20 s"
 
 
-def test_a_disk_that_reports_nothing_of_its_health_is_not_said_to_be_late(tmp_path: Path) -> None:
+def test_a_disk_that_reports_nothing_of_its_health_is_not_reported_as_late(tmp_path: Path) -> None:
     """A virtual disk answers at once: what a recovery reads of it must not look like a disk that hangs."""
     machine = of_local_driver(tmp_path)
     machine.mount("sda")
@@ -157,7 +157,7 @@ def test_without_the_tool_nothing_is_tested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "smartctl: invalid option -- 'j'\n", "[]", '{"smart_status": "odd"}'])
-def test_output_without_a_verdict_accuses_nobody(tmp_path: Path, text: str) -> None:
+def test_output_without_a_verdict_accuses_no_machine(tmp_path: Path, text: str) -> None:
     """Old versions, other forms, nothing at all."""
     machine = of_local_driver(tmp_path)
     machine.mount("sda")

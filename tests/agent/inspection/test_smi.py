@@ -57,7 +57,7 @@ def test_rows_that_wait_or_could_not_be_remapped(
     assert {alert.kind for alert in detector_of(machine, "gpu").poll()} == {kind}
 
 
-def test_memory_errors_that_are_new_are_told(tmp_path: Path) -> None:
+def test_memory_errors_that_are_new_are_reported(tmp_path: Path) -> None:
     """Volatile uncorrectable ones; those that were there at the first look are old."""
     machine = of_local_driver(tmp_path)
     detector = detector_of(machine, "gpu")
@@ -116,7 +116,7 @@ def test_without_tool_or_driver_nothing_is_tested(tmp_path: Path, text: str | No
 
 
 @pytest.mark.parametrize("text", ["", real("g-4090-healthy").partition("GPU 00000000:21:00.0")[0]])
-def test_a_tool_that_ends_early_tells_of_no_loss(tmp_path: Path, text: str) -> None:
+def test_a_tool_that_ends_early_reports_no_loss(tmp_path: Path, text: str) -> None:
     """Nothing, or one of the two that it told before, of eight that it counts."""
     machine = of_local_driver(tmp_path)
     detector = detector_of(machine, "gpu")

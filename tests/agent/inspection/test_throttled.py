@@ -34,8 +34,8 @@ class Host:
     def count(self, periods: int, waited: int) -> None:
         """So many more periods, and of these so many without quota left."""
         self.periods, self.waited = self.periods + periods, self.waited + waited
-        told = f"nr_periods {self.periods}\nnr_throttled {self.waited}\nthrottled_time 1\n"
-        (self.group / "cpu.stat").write_text(told)
+        counters = f"nr_periods {self.periods}\nnr_throttled {self.waited}\nthrottled_time 1\n"
+        (self.group / "cpu.stat").write_text(counters)
 
     def check(self, *, born_shared: bool = False) -> Throttled:
         """Of this host."""
@@ -45,7 +45,7 @@ class Host:
 @pytest.mark.parametrize(
     ("membership", "hierarchy"), [(V1, "cpu,cpuacct"), (V1, "cpu"), (V2, "")], ids=["v1", "v1-link", "v2"]
 )
-def test_a_quota_that_is_used_up_again_and_again_is_told(
+def test_a_quota_that_is_used_up_again_and_again_is_reported(
     tmp_path: Path, membership: str, hierarchy: str
 ) -> None:
     """After as many bad looks as any pressure; a burst is none."""

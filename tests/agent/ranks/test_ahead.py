@@ -127,7 +127,7 @@ async def test_no_ranks_are_started_ahead_for_an_epoch_that_was_started() -> Non
     assert await runs.keep(START.model_copy(update={"epoch": 3})) == Waiting()
 
 
-async def test_a_rank_that_ended_is_told() -> None:
+async def test_a_rank_that_ended_is_reported() -> None:
     """With the last line of its log; the rest is of no use then."""
     runs = Runs()
     await runs.keep()

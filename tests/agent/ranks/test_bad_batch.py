@@ -24,7 +24,7 @@ for step in range(1, 7):
 """
 
 
-async def test_where_it_fell_is_told_and_passed_over_when_asked(torch_agent: AgentProcess) -> None:
+async def test_where_it_fell_is_reported_and_passed_over_when_asked(torch_agent: AgentProcess) -> None:
     """The step is the rank's own, not the newest that the gateway heard of; without the order it falls there again."""
     agent, gateway = torch_agent, torch_agent.gateway
     client: AgentClient = agent.client

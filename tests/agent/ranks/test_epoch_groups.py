@@ -41,7 +41,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_groups_are_made_only_where_nobody_else_keeps_order(tmp_path: Path, proc: Path, host: str) -> None:
+def test_groups_are_made_only_where_no_one_else_keeps_order(tmp_path: Path, proc: Path, host: str) -> None:
     """At the root of what a process sees, not within systemd's or another's tree."""
     mounts, cgroup, below = HOSTS[host]
     (proc / "mountinfo").write_text(mounts.format(place=tmp_path))
@@ -89,7 +89,7 @@ def test_what_killed_agents_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(parent_of_groups(os.environ) is None, reason="no control groups to be had here")
-def test_whoever_joins_and_what_it_starts_is_told(tmp_path: Path) -> None:
+def test_all_that_join_and_what_they_start_are_reported(tmp_path: Path) -> None:
     """By the kernel, of one run and of all of this machine; another machine's are others."""
     groups, others = (EpochGroups(tmp_path / name, parent_of_groups(os.environ)) for name in ("m1", "m2"))
     joins = (groups.open("toy-e1"), others.open("toy-e1"))

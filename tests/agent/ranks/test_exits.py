@@ -61,22 +61,22 @@ def test_a_printed_error_of_a_restore_is_about_the_state(tmp_path: Path) -> None
 def test_an_exception_that_points_above_stands_on_the_log() -> None:
     """Of workers that printed their own; an exception that says something known stands for itself."""
     disk = "OSError: [Errno 5] Input/output error: '/data/x'\nstopping\n"
-    said = {
+    error = {
         "error_type": "RuntimeError",
         "message": "Worker is gone. Check the print statements above",
         "at": 1.0,
     }
-    assert exits.evidence(1, said, disk)["cause"] == "filesystem"
-    assert "cause" not in exits.evidence(1, said, "")
-    assert "cause" not in exits.evidence(1, said | {"message": "the value is above 7"}, disk)
+    assert exits.evidence(1, error, disk)["cause"] == "filesystem"
+    assert "cause" not in exits.evidence(1, error, "")
+    assert "cause" not in exits.evidence(1, error | {"message": "the value is above 7"}, disk)
     full = "No space left on device, see the log above"
-    assert exits.evidence(1, said | {"message": full}, disk)["cause"] == "disk_space"
+    assert exits.evidence(1, error | {"message": full}, disk)["cause"] == "disk_space"
 
 
 def test_last_words_win_over_the_log() -> None:
-    """What the rank said itself is exact."""
-    said = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
-    found = exits.evidence(1, said, TRACE)
+    """What the rank reported itself is exact."""
+    error = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
+    found = exits.evidence(1, error, TRACE)
     assert (found["error_type"], found["user_frame"]) == ("IndexError", "train.py:3 in f")
 
 
@@ -149,14 +149,14 @@ def test_an_error_that_our_own_code_raises_is_not_the_jobs() -> None:
     """The script called, but the last frame is ours: the cause is named, so that no code is rolled back for it."""
     last = f'  File "{Path(exits.__file__).parents[2]}/session/saver.py", line 7, in save\n'
     trace = f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n{last}KeyError: 3'
-    said = {
+    error = {
         "error_type": "KeyError",
         "message": "3",
         "traceback": trace,
         "user_frame": "train.py:9 in <module>",
     }
-    assert exits.evidence(1, said, "")["cause"] == "framework"
-    assert "cause" not in exits.evidence(1, {**said, "traceback": trace.replace(last, "")}, "")
+    assert exits.evidence(1, error, "")["cause"] == "framework"
+    assert "cause" not in exits.evidence(1, {**error, "traceback": trace.replace(last, "")}, "")
 
 
 def test_what_was_tried_again_is_not_what_it_died_of() -> None:
@@ -186,10 +186,14 @@ def test_launchers_put_the_rank_before_each_line(prefix: str) -> None:
     assert exits.evidence(1, None, log)["error_type"] == "TypeError"
 
 
-def test_who_told_of_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
+def test_a_rank_that_reported_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
     """It did not end by itself: the agent ended it."""
-    said = {"at": 12.5, "error_type": "RuntimeError", "message": "Connection closed by peer [127.0.0.1]:2033"}
-    assert exits.evidence(-9, said, "")["cascade"]
+    error = {
+        "at": 12.5,
+        "error_type": "RuntimeError",
+        "message": "Connection closed by peer [127.0.0.1]:2033",
+    }
+    assert exits.evidence(-9, error, "")["cascade"]
 
 
 def test_a_rank_that_ends_with_a_status_alone_is_judged_by_its_log() -> None:
@@ -214,16 +218,16 @@ def test_a_mistake_while_a_failed_disk_is_handled_is_not_why_the_rank_ended() ->
     """What it handled is. What it says itself comes first."""
     link = "During handling of the above exception, another exception occurred:"
     disk = "Traceback (most recent call last):\nOSError: [Errno 5] Input/output error"
-    said = {
+    error = {
         "at": 12.5,
         "error_type": "KeyError",
         "message": "'x'",
         "user_frame": "train.py:9 in main",
         "traceback": f"{disk}\n\n{link}\n\nTraceback (most recent call last):\nKeyError: 'x'\n",
     }
-    assert exits.evidence(1, said, "")["cause"] == "filesystem"
-    assert exits.evidence(1, said | {"message": "CUDA error: unknown error"}, "")["cause"] == "gpu"
-    assert exits.evidence(-9, said, "")["cause"] == "filesystem"
+    assert exits.evidence(1, error, "")["cause"] == "filesystem"
+    assert exits.evidence(1, error | {"message": "CUDA error: unknown error"}, "")["cause"] == "gpu"
+    assert exits.evidence(-9, error, "")["cause"] == "filesystem"
 
 
 def test_stacks_that_are_dumped_hide_no_cause() -> None:
@@ -240,8 +244,8 @@ def test_stacks_that_are_dumped_hide_no_cause() -> None:
 
 def test_a_state_that_torch_could_not_write_is_a_matter_of_space() -> None:
     """A full disk or a quota, in most reports: if the next machine's is full as well, the job fills them."""
-    said = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
-    assert exits.evidence(1, None, f"RuntimeError: {said}\n")["cause"] == "disk_space"
+    message = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
+    assert exits.evidence(1, None, f"RuntimeError: {message}\n")["cause"] == "disk_space"
 
 
 LAUNCHERS = {
@@ -326,8 +330,8 @@ def test_a_kernel_that_gave_up_waiting_is_an_echo() -> None:
         "DeepEP dispatch NVL receiver timeout, channel: 6, RDMA: 0, nvl: 0, src NVL: 5, head: 3, tail: 3\n"
     )
     failed = "CUDA error: unspecified launch failure"
-    said = {"error_type": "AcceleratorError", "message": failed, "at": 1.0}
-    for exit_code, error in ((-6, None), (1, said)):
+    words = {"error_type": "AcceleratorError", "message": failed, "at": 1.0}
+    for exit_code, error in ((-6, None), (1, words)):
         log = f"{failed}\n" if error is None else ""
         assert exits.evidence(exit_code, error, gave_up + log)["cascade"]
         assert exits.evidence(exit_code, error, log)["cause"] == "gpu"

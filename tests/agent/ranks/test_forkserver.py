@@ -51,7 +51,7 @@ async def with_spares(server: ForkServer, count: int) -> None:
         await keeping
 
 
-async def test_spare_runs_what_it_is_told(forks: ForkServer, tmp_path: Path) -> None:
+async def test_spare_runs_what_it_is_ordered(forks: ForkServer, tmp_path: Path) -> None:
     await with_spares(forks, 1)
     spare = forks._spares[0].process
     process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))

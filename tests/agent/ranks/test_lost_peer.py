@@ -86,8 +86,8 @@ def raised(what: Callable[[], None]) -> Exception:
 def test_the_lost_peer_behind_an_error_is_found(what: Callable[[], None]) -> None:
     found = lost_peer.behind(raised(what))
     assert str(found) == PEER
-    told = {"error_type": type(found).__name__, "message": str(found), "at": 1.0}
-    assert exits.evidence(1, told, "")["cascade"]
+    words = {"error_type": type(found).__name__, "message": str(found), "at": 1.0}
+    assert exits.evidence(1, words, "")["cascade"]
 
 
 @pytest.mark.parametrize("what", [own, hidden, full_disk])

@@ -76,5 +76,5 @@ def test_so_does_its_session() -> None:
     """Where a nice value counts within a session only."""
     assert seen("", leads=True) == {"settling": [LOWEST] * 3, "used": [USUAL] * 2 + [0]}
     # Raised again without privileges.
-    nobody = seen("os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)", leads=True)
-    assert nobody == {"settling": [USUAL] * 2 + [LOWEST], "used": [USUAL] * 2 + [0]}
+    unprivileged = seen("os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)", leads=True)
+    assert unprivileged == {"settling": [USUAL] * 2 + [LOWEST], "used": [USUAL] * 2 + [0]}

@@ -121,7 +121,7 @@ async def test_a_script_may_end_before_its_threads(agent: AgentProcess, start: s
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "lines"),
     [
         ('raise KeyError("gone")', ["hook KeyError <module>", "exit function"]),
         (
@@ -130,11 +130,11 @@ async def test_a_script_may_end_before_its_threads(agent: AgentProcess, start: s
         ),
     ],
 )
-async def test_the_scripts_hook_tells_of_its_exception(
-    agent: AgentProcess, last: str, told: list[str]
+async def test_the_scripts_hook_reports_its_exception(
+    agent: AgentProcess, last: str, lines: list[str]
 ) -> None:
     """The alert is as ever, and a hook that fails hides nothing."""
-    job = "failing-hook" if "TypeError" in told else "hook"
+    job = "failing-hook" if "TypeError" in lines else "hook"
     agent.script(job, OUTLIVES_ITS_MAIN_PART.replace("time.sleep(0.5)", "threading.Event().wait()") + last)
     async with agent.client as client:
         await client.start(agent.start(job, ranks=(0,), world_size=1))
@@ -142,7 +142,7 @@ async def test_the_scripts_hook_tells_of_its_exception(
     assert found.evidence["error_type"] == "KeyError"
     assert found.evidence["user_frame"].endswith("in <module>")
     log = agent.log(job)
-    assert sorted(told, key=log.index) == told
+    assert sorted(lines, key=log.index) == lines
     assert "trained" not in log, "nothing waits for the threads of what has failed"
 
 

@@ -46,10 +46,10 @@ def reported(folder: Path, *more: Exception) -> dict[str, Any]:
 
 
 def test_a_mistake_in_a_task_is_reported_with_its_place(tmp_path: Path) -> None:
-    """Python wraps it; where another task failed as well, the group is told, and the other explains it."""
-    told = reported(tmp_path)
-    assert (told["error_type"], told["user_frame"]) == ("KeyError", "train.py:3 in score")
-    assert "cause" not in exits.evidence(1, told, "")
+    """Python wraps it; where another task failed as well, the group is named, and the other explains it."""
+    error = reported(tmp_path)
+    assert (error["error_type"], error["user_frame"]) == ("KeyError", "train.py:3 in score")
+    assert "cause" not in exits.evidence(1, error, "")
     both = reported(tmp_path, OSError(28, "No space left on device"))
     assert both["error_type"] == "ExceptionGroup"
     assert exits.evidence(1, both, "")["cause"] == "disk_space"

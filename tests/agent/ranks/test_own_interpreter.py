@@ -95,7 +95,7 @@ async def test_a_jobs_variables_act_as_on_a_program(
     (tmp_path / "train.py").write_text(SCRIPT)
     plain = [sys.executable, tmp_path / "train.py", tmp_path / "plain", "a b"]
     await asyncio.to_thread(subprocess.run, plain, env=os.environ | env, check=False, timeout=60)
-    told, expected = (json.loads((tmp_path / name).read_text()) for name in ("rank", "plain"))
-    assert (told.pop("pid"), told.pop("left")) == (forked.pid, [])
-    assert told.pop("file").endswith("/train.py")
-    assert told == expected
+    actual, expected = (json.loads((tmp_path / name).read_text()) for name in ("rank", "plain"))
+    assert (actual.pop("pid"), actual.pop("left")) == (forked.pid, [])
+    assert actual.pop("file").endswith("/train.py")
+    assert actual == expected

@@ -16,12 +16,12 @@ from holdfast.models.agent import RankPhase, StepMark
 from holdfast.policies.detect.jumps import Jump
 
 
-class Heard:
+class Events:
     """Remembers events."""
 
     def __init__(self) -> None:
         self.all: list[tuple[Any, ...]] = []
-        self.heard = asyncio.Event()
+        self.arrived = asyncio.Event()
 
     def first_step(self, mark: StepMark) -> None:
         self.all.append(("first", mark.step))
@@ -34,7 +34,7 @@ class Heard:
 
     def saved(self, rank: int, step: int, path: Path) -> None:
         self.all.append(("saved", rank, step, path.name))
-        self.heard.set()
+        self.arrived.set()
 
     def common(self, rank: int, step: int, path: Path, *, since: int) -> None:
         self.all.append(("common", rank, step, path.name))
@@ -60,13 +60,13 @@ def _begun_long_ago(table: RankTable) -> RankTable:
 
 
 @pytest.fixture
-async def heard() -> Heard:
-    return Heard()
+async def events() -> Events:
+    return Events()
 
 
 @pytest.fixture
-async def board(tmp_path: Path, heard: Heard) -> AsyncIterator[RankTable]:
-    made = _begun_long_ago(RankTable(tmp_path / "s", 3, (2, 5), heard))
+async def board(tmp_path: Path, events: Events) -> AsyncIterator[RankTable]:
+    made = _begun_long_ago(RankTable(tmp_path / "s", 3, (2, 5), events))
     yield made
     made.close()
 
@@ -99,11 +99,11 @@ async def test_a_held_rank_whose_last_step_was_not_reported_is_held_at_that_step
     assert board.rows[2].step == 8
 
 
-async def test_skipped_saves_and_restores_are_told(say: Say, heard: Heard) -> None:
+async def test_skipped_saves_and_restores_are_reported(say: Say, events: Events) -> None:
     """They become metrics."""
     say("restored", tier="peer", step=3, s=0.5)
     say("skipped", step=4, skipped=1)
-    assert heard.all == [("restored", 2, "peer"), ("skipped", 2, 4)]
+    assert events.all == [("restored", 2, "peer"), ("skipped", 2, 4)]
 
 
 async def test_steps_make_the_state(board: RankTable, say: Say) -> None:
@@ -126,23 +126,23 @@ async def test_a_rank_that_never_spoke_reports_no_steps(board: RankTable, say: S
     assert board.rows[5].state(7, None, 0.0, "S", exited=False).reports
 
 
-async def test_marks_follow_rank_0(tmp_path: Path, heard: Heard) -> None:
+async def test_marks_follow_rank_0(tmp_path: Path, events: Events) -> None:
     """One mark per step of the job, kept until they were delivered."""
-    with closing(_begun_long_ago(RankTable(tmp_path / "s", 3, (5, 0), heard))) as board:
+    with closing(_begun_long_ago(RankTable(tmp_path / "s", 3, (5, 0), events))) as board:
         for step in (11, 12):
             for rank in (5, 0):
                 _say(board, "step", rank, step=step, at=float(step), s=0.1)
         assert [mark.step for mark in board.marks] == [11, 12]
-        assert heard.all == [("first", 11)]
+        assert events.all == [("first", 11)]
         board.delivered_until(11.0)
         assert [mark.step for mark in board.marks] == [12]
 
 
-async def test_other_ranks_leave_no_marks(board: RankTable, say: Say, heard: Heard) -> None:
+async def test_other_ranks_leave_no_marks(board: RankTable, say: Say, events: Events) -> None:
     """A thousand machines that tell of the same step at once are no news."""
     say("step", 2, step=11, at=1.0, s=0.1)
     assert not board.marks
-    assert not heard.all
+    assert not events.all
     assert [one.step for one in board.times] == [11]
 
 
@@ -174,16 +174,16 @@ async def test_phases_are_bounded_whatever_a_script_names_them(board: RankTable,
     assert board.rows[2].phases == {"fine": 0.1}
 
 
-async def test_the_first_bad_number_is_told_once(board: RankTable, say: Say, heard: Heard) -> None:
+async def test_the_first_bad_number_is_reported_once(board: RankTable, say: Say, events: Events) -> None:
     """NaN spreads over ranks and steps; one alert is enough."""
     say("step", 5, step=4, at=1.0, s=0.1, loss="nan")
     say("step", 2, step=4, at=1.0, s=0.1, loss="inf")
-    assert [event for event in heard.all if event[0] == "nan"] == [("nan", 5, 4, "loss", "nan")]
+    assert [event for event in events.all if event[0] == "nan"] == [("nan", 5, 4, "loss", "nan")]
     assert board.rows[2].not_finite == "loss inf at step 4"
     assert board.rows[2].state(1, None, 0, "", exited=False).loss is None
 
 
-async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, heard: Heard) -> None:
+async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, events: Events) -> None:
     """A rank of an older epoch that is not dead yet must not be heard."""
     say("step", epoch=2, step=9, at=1.0, s=0.1)
     say("step", rank=99, step=9, at=1.0, s=0.1)
@@ -192,7 +192,7 @@ async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, 
     Sender(str(board.path))._socket.sendto(b"\xff{", str(board.path))
     board.drain()
     assert board.rows[2].step == 0
-    assert heard.all == []
+    assert events.all == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, 
     ],
     ids=["infinite step", "65 bits", "endless time", "skipped -1", "infinite save", "nested"],
 )
-async def test_no_datagram_ends_the_reading(board: RankTable, heard: Heard, datagram: bytes) -> None:
+async def test_no_datagram_ends_the_reading(board: RankTable, events: Events, datagram: bytes) -> None:
     """The agent reads on, whatever a rank says; the last words of the others are behind it."""
     sender = Sender(str(board.path))
     sender._socket.sendto(datagram, str(board.path))
@@ -215,7 +215,7 @@ async def test_no_datagram_ends_the_reading(board: RankTable, heard: Heard, data
     board.drain()
     assert board.rows[2].step == 0
     assert board.rows[5].step == 7
-    assert heard.all == []
+    assert events.all == []
 
 
 async def test_half_characters_reach_no_message_of_the_agent(board: RankTable, say: Say) -> None:
@@ -230,21 +230,21 @@ async def test_half_characters_reach_no_message_of_the_agent(board: RankTable, s
     assert row.activity == "\U0001f680"
 
 
-async def test_datagrams_arrive_without_asking(board: RankTable, heard: Heard) -> None:
+async def test_datagrams_arrive_without_asking(board: RankTable, events: Events) -> None:
     """The event loop reads the socket by itself."""
     Sender(str(board.path)).send({"t": "saved", "rank": 2, "epoch": 3, "step": 1, "path": "/x/f"})
-    await asyncio.wait_for(heard.heard.wait(), 30)
-    assert heard.all == [("saved", 2, 1, "f")]
+    await asyncio.wait_for(events.arrived.wait(), 30)
+    assert events.all == [("saved", 2, 1, "f")]
 
 
-async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, heard: Heard) -> None:
+async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, events: Events) -> None:
     """One step alone, or two, are bad batches; reported once while it lasts, and again when it comes again later."""
 
     def steps(first: int, *losses: float) -> list[tuple[Any, ...]]:
-        heard.all.clear()
+        events.all.clear()
         for number, loss in enumerate(losses):
             say("step", step=first + number, at=1.0, s=0.1, loss=loss, grad_norm=1.0)
-        return [event for event in heard.all if event[0] == "jump"]
+        return [event for event in events.all if event[0] == "jump"]
 
     assert steps(1, *[2.0] * 30) == []
     assert steps(31, 14.0, 2.0, 2.0) == []
@@ -272,11 +272,11 @@ async def test_phases_and_utilisation_are_in_the_state(board: RankTable, say: Sa
 
 @pytest.mark.parametrize("clock", [1e9, 4e9], ids=["stopped", "ahead"])
 async def test_a_rank_with_a_clock_of_its_own_makes_its_steps_when_they_are_reported(
-    tmp_path: Path, heard: Heard, clock: float
+    tmp_path: Path, events: Events, clock: float
 ) -> None:
     """A script that replaces ``time.time`` was taken for hanging since then, or for never."""
     began = time.time()
-    with closing(RankTable(tmp_path / "s", 3, (0,), heard)) as table:
+    with closing(RankTable(tmp_path / "s", 3, (0,), events)) as table:
         for step in (7, 8):
             _say(table, "step", 0, step=step, at=clock, s=0.1)
             table.drain()

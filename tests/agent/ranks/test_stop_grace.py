@@ -103,14 +103,14 @@ async def test_a_script_that_stays_is_killed(agent: AgentProcess) -> None:
 
 
 @pytest.mark.parametrize("script", [IGNORES, "print('up', flush=True)\n"], ids=["ignored", "default"])
-async def test_nobody_waits_for_a_script_without_a_handler(agent: AgentProcess, script: str) -> None:
+async def test_no_one_waits_for_a_script_without_a_handler(agent: AgentProcess, script: str) -> None:
     """There is nothing that it would do with the time."""
     begun = time.monotonic()
     assert await stopped(agent, f"plain{len(script)}", script, NEVER_S) == [0, 1]
     assert time.monotonic() - begun < NEVER_S
 
 
-async def test_nobody_waits_for_a_stopped_process(agent: AgentProcess) -> None:
+async def test_no_one_waits_for_a_stopped_process(agent: AgentProcess) -> None:
     """Its handler cannot run."""
     agent.script("halted", STAYS + SLEEP)
     async with agent.client as client:

@@ -69,13 +69,13 @@ class KeptJob:
     async def start(self, *, keep: bool = True, call: int = 1, **changes: Any) -> list[int]:
         """Start the next epoch; return the ranks' pids once all are in ``main``, for the ``call``-th time."""
         self.epoch += 1
-        told = {
+        options = {
             "restore": FROM_S3 if self.epoch > 1 else RestoreOrder(),
             "keep": keep,
             "switch_s": 30.0,
         } | changes
         async with self.agent.client as client:
-            ranks = await client.start(self.agent.start(self.name, self.epoch, **told))
+            ranks = await client.start(self.agent.start(self.name, self.epoch, **options))
         for rank in ranks:
             until(lambda: f"up {self.epoch} " in self.log(rank.rank), 150, f"{rank} in main")  # noqa: B023
         self.states: list[RankState] = sorted(ranks, key=lambda rank: rank.rank)
@@ -186,8 +186,8 @@ async def test_a_rank_that_is_killed_while_it_waits_is_reported_and_replaced(age
     pids = await job.start()
     await job.fence(60)
     os.kill(pids[1], signal.SIGKILL)
-    (told,) = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, job.name), 60, "its alert")
-    assert (told.rank, told.epoch, told.evidence["signal"], told.evidence["waited"]) == (
+    (alert,) = until(lambda: agent.gateway.alerts(AlertKind.RANK_EXIT, job.name), 60, "its alert")
+    assert (alert.rank, alert.epoch, alert.evidence["signal"], alert.evidence["waited"]) == (
         1,
         1,
         "SIGKILL",

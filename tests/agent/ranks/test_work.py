@@ -104,14 +104,14 @@ def test_who_sleeps_waits_for_no_processor() -> None:
 
 def test_what_children_do_is_looked_at_while_a_step_is_late(tmp_path: Path) -> None:
     """A rank that makes steps is spared the look at all that it started."""
-    told_by_kernel = {"usage": lambda: (1.0, "S"), "work": lambda: (30.0, 9)}
-    rank = SimpleNamespace(pid=1, gone=Future(), ordered=False, exit_code=None, **told_by_kernel)
+    seen_by_kernel = {"usage": lambda: (1.0, "S"), "work": lambda: (30.0, 9)}
+    rank = SimpleNamespace(pid=1, gone=Future(), ordered=False, exit_code=None, **seen_by_kernel)
     row, now = RankStatus(rank=0), time.time()
 
-    def told(ago_s: float, steps: int, step_s: float = 0.1) -> tuple[float, int]:
+    def work(ago_s: float, steps: int, step_s: float = 0.1) -> tuple[float, int]:
         row.step_at, row.steps_done, row.step_s = now - ago_s, steps, step_s
         state = rank_report.state(rank, row, tmp_path / "log", "")  # type: ignore[arg-type]
         return state.children_cpu_s, state.io_bytes
 
-    assert told(0.2, steps=5) == told(60.0, steps=5, step_s=40.0) == (0.0, 0)
-    assert told(0.2, steps=0) == told(1.5, steps=5) == told(90.0, steps=5, step_s=40.0) == (30.0, 9)
+    assert work(0.2, steps=5) == work(60.0, steps=5, step_s=40.0) == (0.0, 0)
+    assert work(0.2, steps=0) == work(1.5, steps=5) == work(90.0, steps=5, step_s=40.0) == (30.0, 9)

@@ -39,7 +39,7 @@ class Neighbour:
         """Its answer, where it is no agent."""
         self.asked = 0
         config = uvicorn.Config(
-            Starlette(routes=[Route("/v1/contact", self._tell)]), port=0, log_config=None, lifespan="off"
+            Starlette(routes=[Route("/v1/contact", self._contact)]), port=0, log_config=None, lifespan="off"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -52,7 +52,7 @@ class Neighbour:
         self._server.should_exit = True
         self._thread.join(5)
 
-    async def _tell(self, request: Request) -> JSONResponse:
+    async def _contact(self, request: Request) -> JSONResponse:
         assert request.headers["authorization"] == "Bearer s"
         self.asked += 1
         return JSONResponse(self.contact.model_dump() if self.other is None else self.other)
@@ -131,7 +131,7 @@ class Machine:
             await asyncio.wait_for(self.probes.get(), 60)
 
 
-async def test_ranks_end_when_another_machine_hears_the_gateway(neighbour: Neighbour) -> None:
+async def test_ranks_end_when_another_machine_has_contact_with_the_gateway(neighbour: Neighbour) -> None:
     """Before the lease is over, with the reason."""
     machine = Machine(neighbour.witness)
     async with machine.watched():
@@ -149,7 +149,7 @@ async def test_ranks_that_do_not_die_are_ended_again(neighbour: Neighbour) -> No
     assert neighbour.asked == 3
 
 
-async def test_ranks_go_on_when_nobody_hears_the_gateway(neighbour: Neighbour) -> None:
+async def test_ranks_go_on_when_no_machine_has_contact_with_the_gateway(neighbour: Neighbour) -> None:
     """It is away, and training does not need it; others are asked again and again."""
     neighbour.contact = Contact(heard_s=100_000.0, since_s=200_000.0)
     machine = Machine(neighbour.witness)
@@ -196,7 +196,7 @@ async def test_a_gateway_that_answers_the_last_try_is_enough(neighbour: Neighbou
     assert machine.runs
 
 
-async def test_without_a_lease_or_ranks_nobody_is_asked(neighbour: Neighbour) -> None:
+async def test_without_a_lease_or_ranks_no_machine_is_asked(neighbour: Neighbour) -> None:
     """A gateway that grants none is an older one."""
     for machine in (Machine(neighbour.witness, lease_s=0.0), Machine(neighbour.witness)):
         machine.runs = bool(machine.standing.lease_s == 0)
@@ -290,11 +290,11 @@ def test_contact_without_a_gap() -> None:
 
 def test_only_the_gateway_is_the_gateway() -> None:
     """A liveness probe of Kubernetes, or somebody without the secret, prolongs nothing."""
-    told = {key.lower(): value for key, value in asked_by_gateway(SECRET).items()}
-    assert is_gateway(told, SECRET)
-    assert (term_of(told), term_of({"x-holdfast-term": "x"})) == (0, 0)
+    headers = {key.lower(): value for key, value in asked_by_gateway(SECRET).items()}
+    assert is_gateway(headers, SECRET)
+    assert (term_of(headers), term_of({"x-holdfast-term": "x"})) == (0, 0)
     later = {key.lower(): value for key, value in asked_by_gateway(SECRET, 7).items()}
     assert (is_gateway(later, SECRET), term_of(later)) == (True, 7)
-    assert not is_gateway(told, keys("another"))
-    assert not is_gateway({"authorization": told["authorization"]}, SECRET)
+    assert not is_gateway(headers, keys("another"))
+    assert not is_gateway({"authorization": headers["authorization"]}, SECRET)
     assert silence.ASK_SHARE < 1

@@ -30,7 +30,7 @@ class Broken:
         return JobOnMachine(job="gpt", epoch=self.start.epoch, ranks=ranks, marks=marks)
 
 
-def told(_: Run) -> dict[str, Any]:
+def save_fields(_: Run) -> dict[str, Any]:
     return {"saved_step": 5}
 
 
@@ -38,26 +38,26 @@ def test_ranks_that_cannot_be_read_are_reported_as_they_last_were(caplog: pytest
     """The machine still has them, no step is reported twice, and the log has one line until it works again."""
     parts, broken = HeartbeatParts(), Broken()
     run = cast(Run, broken)
-    assert parts.job(run, told).ranks[0].step == 1
+    assert parts.job(run, save_fields).ranks[0].step == 1
     broken.fails = True
     for _ in range(3):
-        found = parts.job(run, told)
+        found = parts.job(run, save_fields)
         assert (found.ranks[0].step, found.marks, found.saved_step) == (1, (), 5)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     broken.fails = False
-    assert parts.job(run, told).ranks[0].step == 2
+    assert parts.job(run, save_fields).ranks[0].step == 2
     broken.fails = True
-    parts.job(run, told)
+    parts.job(run, save_fields)
     assert len(caplog.records) == 2
 
 
 def test_ranks_of_an_epoch_that_was_never_read_are_named_all_the_same() -> None:
     """Else the gateway would take them for lost, and start the job again; those of an older epoch are no answer."""
     parts = HeartbeatParts()
-    parts.job(cast(Run, Broken()), told)
+    parts.job(cast(Run, Broken()), save_fields)
     later = Broken(2)
     later.fails = True
-    found = parts.job(cast(Run, later), told)
+    found = parts.job(cast(Run, later), save_fields)
     assert (found.job, found.epoch, found.ranks) == ("gpt", 2, ())
 
 

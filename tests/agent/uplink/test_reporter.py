@@ -102,7 +102,7 @@ async def test_an_unknown_machine_registers_again() -> None:
     task.cancel()
 
 
-async def test_a_replaced_incarnation_is_told() -> None:
+async def test_a_replaced_incarnation_is_notified() -> None:
     """409 StaleError ends the reporter: the agent must leave."""
     _, reporter = make(lambda path, n: error(409, "StaleError") if path == "heartbeat" else OK)
     with pytest.raises(StaleError):
@@ -143,9 +143,9 @@ async def test_text_that_is_no_unicode_ends_no_agent() -> None:
     task = run(reporter)
     await wire.until(lambda: wire.count("events") == 2)
     events = [body for path, body in wire.seen if path == "events"]
-    (told,) = events[0]["alerts"]
-    assert told["kind"] == "rank_exit"
-    assert told["evidence"] == {"message": "cannot read bad?.bin", "names": {"?": ["?", 1, None]}}
+    (sent,) = events[0]["alerts"]
+    assert sent["kind"] == "rank_exit"
+    assert sent["evidence"] == {"message": "cannot read bad?.bin", "names": {"?": ["?", 1, None]}}
     assert events[1]["done"] == [1]
     assert not task.done()
     task.cancel()
@@ -195,10 +195,10 @@ async def test_of_several_gateways_the_one_that_leads_is_kept_to() -> None:
 
 async def test_a_change_does_not_wait_for_the_next_heartbeat() -> None:
     """Heartbeats an hour apart: the second one is there because it was asked for; answers are handed on."""
-    heard: list[Heard] = []
+    answers: list[Heard] = []
     wire = Wire(lambda path, n: OK)
     http = httpx.AsyncClient(transport=httpx.MockTransport(wire.handle), base_url="http://gateway")
-    reporter = Reporter("http://gateway", "s", Metrics(), http, on_answer=on_answer.append)
+    reporter = Reporter("http://gateway", "s", Metrics(), http, on_answer=answers.append)
     beat = Heartbeat(machine="m0", incarnation="i", at=1.0)
     task = asyncio.create_task(reporter.run(REGISTER, 3600.0, lambda: beat, lambda _: None))
     await wire.until(lambda: wire.count("heartbeat") == 1)
@@ -206,7 +206,7 @@ async def test_a_change_does_not_wait_for_the_next_heartbeat() -> None:
     reporter.hurry()
     await wire.until(lambda: wire.count("heartbeat") == 2)
     task.cancel()
-    assert heard[0] == Heard()
+    assert answers[0] == Heard()
 
 
 @pytest.mark.parametrize("where", ["made", "delivered"])
