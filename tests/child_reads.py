@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 
-def told_by(script: str, inputs: Mapping[str, bytes], timeout_s: float) -> dict[str, str]:
+def outcomes_of(script: str, inputs: Mapping[str, bytes], timeout_s: float) -> dict[str, str]:
     """Run ``script`` with the pickled ``inputs`` at its standard input; return its lines ``name: outcome``."""
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -17,6 +17,6 @@ def told_by(script: str, inputs: Mapping[str, bytes], timeout_s: float) -> dict[
         check=False,
         timeout=timeout_s,
     )
-    told = dict(line.split(": ", 1) for line in done.stdout.decode().splitlines() if ": " in line)
-    assert done.returncode == 0, (told, done.stderr.decode()[-500:])
-    return told
+    outcomes = dict(line.split(": ", 1) for line in done.stdout.decode().splitlines() if ": " in line)
+    assert done.returncode == 0, (outcomes, done.stderr.decode()[-500:])
+    return outcomes

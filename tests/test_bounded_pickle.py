@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import bounded_pickle
 from holdfast.agent.diagnostics import flight
 from holdfast.bounded_pickle import MaliciousPickleError
-from tests.child_reads import told_by
+from tests.child_reads import outcomes_of
 
 ROOM_BYTES = 1 << 30
 READS = f"""
@@ -120,9 +120,11 @@ BOMBS: dict[str, bytes] = {
 
 def test_bombs_are_refused_or_read_in_bounds() -> None:
     """In a process with little memory and time, where the stock unpickler (or what printed its result) fails."""
-    told = told_by(READS, BOMBS, timeout_s=120)
-    assert told.keys() == BOMBS.keys()
-    assert [name for name, line in told.items() if line != "[]" and not line.startswith("refused: ")] == []
+    outcomes = outcomes_of(READS, BOMBS, timeout_s=120)
+    assert outcomes.keys() == BOMBS.keys()
+    assert [
+        name for name, line in outcomes.items() if line != "[]" and not line.startswith("refused: ")
+    ] == []
 
 
 @pytest.mark.parametrize("which", ["memo of gigabytes", "an array as long as it says"])

@@ -26,11 +26,11 @@ def work(folder: str, url: str, notes: str, name: str, *options: str) -> None:
     splits = data.LeasedSplits(url, TOKEN, data.folder(folder), worker=name, batch=3, poll_s=0.05)
     with Path(notes).open("a", buffering=1) as noted:
         for batch in splits:
-            told = " ".join(map(str, ids(batch.rows)))
+            read = " ".join(map(str, ids(batch.rows)))
             key = f"{batch.receipt.split} {batch.receipt.upto}"
             time.sleep(float(pace_s))
             # What is written before the commit counts if the commit was accepted: known from the server at the end.
-            noted.write(f"read {batch.receipt.token} {key} {told}\n")
+            noted.write(f"read {batch.receipt.token} {key} {read}\n")
             while gate and kept >= 2 and not Path(gate).exists():
                 time.sleep(0.01)
             if splits.commit(batch.receipt):

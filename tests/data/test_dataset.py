@@ -80,13 +80,13 @@ def test_crashes_and_resizes_leave_each_sample_once(
     used: list[int] = []
     state: Any = None
 
-    def told(rows: Sequence[Any]) -> list[int]:
+    def samples(rows: Sequence[Any]) -> list[int]:
         return [each if isinstance(each, int) else each["id"] for each in rows]
 
     for count, saved, lost in [*lives, (2, 1000, 0)]:
         ranks = Ranks(source, count, state)
         for _ in range(saved):
-            step = [sample for one in ranks.each for sample in told(next(one, []))]
+            step = [sample for one in ranks.each for sample in samples(next(one, []))]
             if not step:
                 break
             used += step
@@ -98,7 +98,7 @@ def test_crashes_and_resizes_leave_each_sample_once(
     whole = Ranks(source, 1)
     alone: list[int] = []
     for rows in whole.each[0]:
-        alone += told(rows)
+        alone += samples(rows)
     whole.close()
     assert used == alone, "the same order at any number of ranks"
     assert Counter(used) == Counter(sample for kind in kinds for sample in wanted(kind))

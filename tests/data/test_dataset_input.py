@@ -51,7 +51,7 @@ def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_bytes_are_named_with_their_file(tmp_path: Path) -> None:
     """What the libraries raise says nothing of where."""
-    for ending, told in (
+    for ending, reason in (
         ("parquet", "row group 0 cannot be read"),
         ("arrow", "record batch 0 cannot be read"),
     ):
@@ -59,7 +59,7 @@ def test_damaged_bytes_are_named_with_their_file(tmp_path: Path) -> None:
         whole = path.read_bytes()
         size = 100 if ending == "parquet" else 300
         path.write_bytes(whole[:8] + b"\xa5" * size + whole[8 + size :])
-        with pytest.raises(SourceError, match=rf"/a\.{ending}: {told}: "):
+        with pytest.raises(SourceError, match=rf"/a\.{ending}: {reason}: "):
             list(data.Dataset(data.folder(path.parent), 7))
     zipped = gzip.compress(b"one\ntwo\n" * 1000)
     (tmp_path / "lines").mkdir()
@@ -82,8 +82,8 @@ def test_a_column_that_the_first_file_has_is_wanted_of_all(tmp_path: Path, endin
     """Rows without it would have nulls there, or none of it in a batch of their own."""
     write(tmp_path / f"b.{ending}", [1, 2, 3])
     labelled(tmp_path / f"a.{ending}", [4, 5, 6])
-    told = rf"/b\.{ending}: no column 'label', which .*/a\.{ending} has: .*optional="
-    with pytest.raises(SourceError, match=told):
+    message = rf"/b\.{ending}: no column 'label', which .*/a\.{ending} has: .*optional="
+    with pytest.raises(SourceError, match=message):
         data.Dataset(data.folder(tmp_path), 2).prepare()
     dataset = data.Dataset(data.folder(tmp_path, optional=["label"], shuffle=0), 3, lanes=1)
     assert [rows.column("label").to_pylist() for rows in dataset] == [[4, 5, 6], [None] * 3]

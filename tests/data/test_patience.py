@@ -96,7 +96,7 @@ def test_an_outage_of_a_minute_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.5, 60.0, 601.5])
-def test_it_is_waited_for_as_long_as_it_is_told(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_waited_for_as_long_as_is_set(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     """To the second; the message has the place, the time, and the argument."""
     asked = Faked(seconds)
 

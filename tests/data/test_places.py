@@ -226,7 +226,7 @@ def test_headers_are_for_the_places_own_host(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_what_fails_on_one_rank_in_its_own_way_is_told_to_all() -> None:
+def test_what_fails_on_one_rank_in_its_own_way_is_raised_on_all() -> None:
     """A torn archive raises what it likes: a rank that left by that would be waited for."""
 
     def read() -> None:

@@ -102,8 +102,8 @@ def test_ranks_agree_on_new_partitions_and_resume_as_others(tmp_path: Path) -> N
 
 def test_an_error_of_the_listing_is_every_ranks(tmp_path: Path) -> None:
     """None waits for the one that failed."""
-    told = run(2, tmp_path / "nowhere", tmp_path / "state.json", 1)
-    assert [each["error"] for each in told] == [f"SourceError: {tmp_path}/nowhere: no such folder"] * 2
+    results = run(2, tmp_path / "nowhere", tmp_path / "state.json", 1)
+    assert [each["error"] for each in results] == [f"SourceError: {tmp_path}/nowhere: no such folder"] * 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -45,8 +45,8 @@ class Queue:
         """Takes the job; the answer may get lost."""
         (comment,) = [word.partition("=")[2] for word in command if word.startswith("--comment=")]
         if any(word in (f"--exclude={name}", f"--nodelist={name}") for word in command for name in self.gone):
-            said = "sbatch: error: Batch job submission failed: Invalid node name specified"
-            return CommandAnswer(status=1, err=said)
+            message = "sbatch: error: Batch job submission failed: Invalid node name specified"
+            return CommandAnswer(status=1, err=message)
         state, node = ("RUNNING", self.free.pop(0)) if self.free else ("PENDING", "")
         self.jobs[len(self.jobs) + 1] = (state, node, comment)
         if self.lost_answers:

@@ -148,11 +148,11 @@ def test_agents_that_cannot_share_load_by_themselves(
 def test_a_path_without_room_is_refused() -> None:
     """The memory behind the variable belongs to others."""
     code = f"from holdfast.agent import shown_process; shown_process.environment({{'{ENV_MACHINE_DIR}': '/longer'}})"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         env={ENV_MACHINE_DIR: "/short"},
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
-    assert f"ValueError: {ENV_MACHINE_DIR}=/longer: longer than" in told.stderr
+    assert f"ValueError: {ENV_MACHINE_DIR}=/longer: longer than" in done.stderr

@@ -127,8 +127,8 @@ def test_agent_sees_its_machine_and_not_the_playbook_around_it(
 
 def test_agent_json_of_another_process_names_no_agent(tmp_path: Path) -> None:
     """A pid that was given to somebody else since is not taken for the agent."""
-    told = {"pid": psutil.Process().pid, "create_time": psutil.Process().create_time() - 100}
-    (tmp_path / "agent.json").write_text(json.dumps(told))
+    card = {"pid": psutil.Process().pid, "create_time": psutil.Process().create_time() - 100}
+    (tmp_path / "agent.json").write_text(json.dumps(card))
     assert processes.find_agent(tmp_path) is None
 
 

@@ -50,7 +50,7 @@ def test_a_process_that_only_lacks_a_processor_is_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("process", "after_s", "told"),
+    ("process", "after_s", "reason"),
     [
         (Killed(psutil.STATUS_DISK_SLEEP), 11, "11 s after SIGKILL: stuck in the kernel"),
         (Killed(ours=False), 11, "owned by another user"),
@@ -59,10 +59,10 @@ def test_a_process_that_only_lacks_a_processor_is_waited_for(
     ids=["stuck", "of another user", "busy"],
 )
 def test_what_will_not_die_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, process: Killed, after_s: int, told: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, process: Killed, after_s: int, reason: str
 ) -> None:
     """With what to do about it."""
     host = Host(monkeypatch, process, ends_s=1000.0)
-    with pytest.raises(UnavailableError, match=told):
+    with pytest.raises(UnavailableError, match=reason):
         processes.kill_all(tmp_path)
     assert host.now == after_s

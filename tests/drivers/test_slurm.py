@@ -35,9 +35,9 @@ def test_node_that_slurm_itself_set_down_is_drained_too(tmp_path: Path, reason: 
     queue.jobs[1] = ("NODE_FAIL", "node1", queue.jobs[1][2])
     run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|down*|{reason}\n")
     asked.evict("node1", Scope.CLUSTER, "gpt-1: gone")
-    told = [" ".join(command) for command in run.asked]
+    commands = [" ".join(command) for command in run.asked]
     drain = "scontrol update nodename=node1 state=drain reason=holdfast: gpt-1: gone"
-    assert (drain in told) is drained
+    assert (drain in commands) is drained
 
 
 def test_release_that_was_killed_is_taken_up_with_its_job(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path)
     for job, state in ((1, "TIMEOUT"), (2, "NODE_FAIL"), (3, "CANCELLED")):
         queue.jobs[job] = (state, f"node{job}", queue.jobs[job][2])
         asked.evict(f"node{job}", Scope.CLUSTER, "gone")
-    told = [" ".join(command) for command in run.asked]
-    assert [line for line in told if "state=drain" in line] == [
+    commands = [" ".join(command) for command in run.asked]
+    assert [line for line in commands if "state=drain" in line] == [
         "scontrol update nodename=node2 state=drain reason=holdfast: gone"
     ]
 
@@ -355,7 +355,7 @@ def test_slurmd_is_looked_for_at_the_port_of_the_cluster(tmp_path: Path) -> None
     assert acts[:2] == ["scancel --batch --signal=USR1 1", "scancel 1"]
 
 
-def test_nodes_that_others_drain_are_told_with_their_reason(tmp_path: Path) -> None:
+def test_nodes_that_others_drain_are_reported_with_their_reason(tmp_path: Path) -> None:
     """Not those that we drained, nor evicted ones, nor those that are well."""
     queue = Queue()
     run = queue.runner()

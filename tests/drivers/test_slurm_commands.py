@@ -64,7 +64,7 @@ def test_a_command_that_blocks_is_unavailable() -> None:
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("message", "error"),
     [
         ("slurm_update error: Invalid user id", RefusedError),
         ("scancel: error: Kill job error on job id 2: Access/permission denied", RefusedError),
@@ -79,9 +79,9 @@ def test_a_command_that_blocks_is_unavailable() -> None:
         ("scancel: error: Kill job error on job id 2: Message receive failure", UnavailableError),
     ],
 )
-def test_what_slurm_says_is_told_apart(said: str, error: type[HoldfastError]) -> None:
+def test_messages_of_slurm_are_distinguished(message: str, error: type[HoldfastError]) -> None:
     """Messages of 22.05; only what may pass is repeated."""
-    run = Scripted(x=lambda _: CommandAnswer(status=1, err=said))
+    run = Scripted(x=lambda _: CommandAnswer(status=1, err=message))
     with pytest.raises(error):
         SlurmCommands({}, patience_s=0.2, run=run)("x")
     assert (run.count("x") > 1) is (error is UnavailableError)

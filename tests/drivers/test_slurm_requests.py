@@ -161,8 +161,8 @@ def test_nodes_out_of_service_are_kept_off(tmp_path: Path) -> None:
     queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
     asked.evict("node1", Scope.JOB, "hang")
     asked.provision(2)
-    told = [" ".join(command) for command in run.asked]
-    assert "scontrol update JobId=2 ExcNodeList=node1" in told
-    (*_, last) = [line for line in told if line.startswith("sbatch")]
+    commands = [" ".join(command) for command in run.asked]
+    assert "scontrol update JobId=2 ExcNodeList=node1" in commands
+    (*_, last) = [line for line in commands if line.startswith("sbatch")]
     assert "--exclude=node1" in last
-    assert not [line for line in told if "state=drain" in line]
+    assert not [line for line in commands if "state=drain" in line]

@@ -28,13 +28,13 @@ def main() -> None:
     ]
     # An orphan: its parent ends at once.
     subprocess.run(["setsid", "--fork", *SLEEP], check=True)
-    told = {
+    card = {
         "pid": os.getpid(),
         "create_time": psutil.Process().create_time(),
         "children": [child.pid for child in children],
     }
     new = folder / "agent.new"
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(card))
     os.replace(new, folder / "agent.json")
     time.sleep(600)
 

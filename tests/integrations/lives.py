@@ -54,8 +54,8 @@ def ends_the_same(make_agent: Callable[[int], FakeAgent], store: S3Store, folder
     from_memory = _life(broken, folder / "memory", job, lambda rank: (step, shards[rank]), before=broken_in)
     assert_same(expected, from_memory, f"{job.kind}, from memory at step {step}")
     ticket = folder / "ticket"
-    told = {"tier": "s3", "key": key, "path": "", "job": "gpt", "step": step, "alone": False}
-    ticket.write_text(json.dumps(told | {"store": _reached(store)}))
+    restored = {"tier": "s3", "key": key, "path": "", "job": "gpt", "step": step, "alone": False}
+    ticket.write_text(json.dumps(restored | {"store": _reached(store)}))
     other = make_agent(job.ranks)
     from_s3 = _life(other, folder / "s3", job, before=broken_in, ticket=(step, ticket))
     assert_same(expected, from_s3, f"{job.kind}, from S3 at step {step}")
@@ -131,7 +131,7 @@ def _difference(expected: Any, found: Any, path: str) -> str | None:
         pairs = [(key, *each) for key, each in enumerate(zip(expected, found, strict=True))]
     else:
         return None if expected == found else f"{path}: {expected!r} and {found!r}"
-    return next((told for key, one, two in pairs if (told := _difference(one, two, f"{path}.{key}"))), None)
+    return next((first for key, one, two in pairs if (first := _difference(one, two, f"{path}.{key}"))), None)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -24,10 +24,10 @@ def every_way(pairs: Any) -> list[tuple[str, str, str, str]]:
     return [(who, saved, by, loaded) for saved, loaded in pairs for who, by in WAYS]
 
 
-def require_all(told: list[dict[Any, str]], wanted: list[Any]) -> None:
+def require_all(results: list[dict[Any, str]], wanted: list[Any]) -> None:
     """No rank met an error in any cell."""
-    assert all(each.keys() == set(wanted) for each in told)
-    wrong = {cell: [each[cell] for each in told] for cell in wanted if any(each[cell] for each in told)}
+    assert all(each.keys() == set(wanted) for each in results)
+    wrong = {cell: [each[cell] for each in results] for cell in wanted if any(each[cell] for each in results)}
     assert not wrong, "\n".join(f"{cell}: {errors}" for cell, errors in wrong.items())
 
 

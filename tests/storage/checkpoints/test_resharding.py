@@ -38,12 +38,12 @@ def ranks(size: int, body: str, **args: Any) -> list[Any]:
     for process in processes:
         process.start()
     try:
-        told = dict(results.get() for _ in range(size))
-        failed = [each for each in told.values() if isinstance(each, RuntimeError)]
+        by_rank = dict(results.get() for _ in range(size))
+        failed = [each for each in by_rank.values() if isinstance(each, RuntimeError)]
         assert not failed, "\n".join(map(str, failed))
         for process in processes:
             process.join(120)
-        return [told[rank] for rank in range(size)]
+        return [by_rank[rank] for rank in range(size)]
     finally:
         for process in processes:
             process.kill()
@@ -74,7 +74,7 @@ def saved(bucket: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> d
 def within_bounds(reports: list[dict[str, LoadReport]]) -> None:
     """Each load read hardly more than the job needs, once, and its ranks shared the work."""
     for name in reports[0]:
-        each = [told[name] for told in reports]
+        each = [each_report[name] for each_report in reports]
         assert each[0].amplification <= 1.05, f"{name}: {each[0]}"
         assert sum(report.read_nbytes for report in each) == each[0].job_read_nbytes
         assert sum(report.requests for report in each) == each[0].job_requests
@@ -153,11 +153,11 @@ def test_damage_that_one_rank_meets_is_refused_by_all(
     damaged[len(damaged) // 2] ^= 1
     store.put(key, bytes(damaged))
     try:
-        told = ranks(4, "load_refused", key=saved["hsdp"].key, store=bucket, kind="fsdp")
+        errors = ranks(4, "load_refused", key=saved["hsdp"].key, store=bucket, kind="fsdp")
     finally:
         store.put(key, whole)
-    assert [name for name, _ in told] == ["DamagedError"] * 4
-    assert all("__1_0.distcp" in text and "job 'gpt' step" in text for _, text in told)
+    assert [name for name, _ in errors] == ["DamagedError"] * 4
+    assert all("__1_0.distcp" in text and "job 'gpt' step" in text for _, text in errors)
 
 
 # Stock torch saved them, with four ranks, and knows nothing of Holdfast.

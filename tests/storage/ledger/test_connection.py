@@ -87,7 +87,7 @@ def test_a_database_that_is_away_is_unavailable() -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_a_full_disk_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_one(tmp_path: Path) -> None:
     """The tables are there, and what to do is to make room; afterwards it goes on by itself."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.create()

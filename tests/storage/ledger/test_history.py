@@ -20,7 +20,7 @@ def checkpoint(step: int, epoch: int = 1) -> RemoteCheckpoint:
     return RemoteCheckpoint(job="gpt", step=step, epoch=epoch, world_size=8, key=f"gpt/{step}", saved_at=1.0)
 
 
-def test_an_epoch_tells_its_first_and_last_step(ledger: Ledger) -> None:
+def test_an_epoch_has_its_first_and_last_step(ledger: Ledger) -> None:
     """Marks may come late, twice and several at once."""
     running_job(ledger)
     opened = ledger.open_epoch("gpt", 1, 10, "v1", ["m0", "m1"], "submitted", at=100.0)
@@ -114,7 +114,7 @@ def test_code_versions_keep_their_order_and_stay_bad(ledger: Ledger) -> None:
         ledger.mark_bad("gpt", "ccc", "x")
 
 
-def test_suspect_checkpoints_are_kept_and_told_apart(ledger: Ledger) -> None:
+def test_suspect_checkpoints_are_kept_and_distinguished(ledger: Ledger) -> None:
     """Everything from the first bad step on; the first reason stands."""
     running_job(ledger)
     for step in (10, 20, 30):

@@ -109,7 +109,7 @@ def test_a_run_that_was_suspended_takes_it_again(gpt: Ledger) -> None:
         gpt.begin("gpt-1", 1, "pause", "pause", {}, holder="a")
 
 
-def test_the_lease_of_a_closed_incident_holds_nobody_up(gpt: Ledger) -> None:
+def test_the_lease_of_a_closed_incident_holds_no_one_up(gpt: Ledger) -> None:
     """Its run only writes its report."""
     gpt.take_job("gpt-1", 1, "run-a", "a", 60)
     incident(gpt)

@@ -251,9 +251,9 @@ def test_names_that_are_bad_of_another_kind_stay(url: str, engine: Engine) -> No
     assert job.spec.env == {"EMPTY": "", "WHERE": "a/b"}
     assert (job.state, job.machines) == (JobState.RUNNING, ("Node_1",))
     assert (machine.state, machine.incarnation) == (MachineState.ACTIVE, "")
-    for heard in ledger.alerts():
-        assert str(heard.job).startswith("unusable-")
-        assert str(heard.machine).startswith("unusable-")
+    for alert in ledger.alerts():
+        assert str(alert.job).startswith("unusable-")
+        assert str(alert.machine).startswith("unusable-")
     assert {each.reason for each in ledger.by_hand()} == {
         f"its name {name!r} cannot be used any more" for name in ("Node_1", "", "a/b")
     }
@@ -349,7 +349,9 @@ def test_steps_have_64_bits(ledger: Ledger) -> None:
     assert ledger.max_step("gpt") == far
 
 
-def test_the_command_upgrades_and_tells(tmp_path: object, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_the_command_upgrades_and_reports(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     """`holdfast ledger version` and `upgrade`."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url)
@@ -357,5 +359,5 @@ def test_the_command_upgrades_and_tells(tmp_path: object, monkeypatch: pytest.Mo
     assert f"no schema yet; this Holdfast: {HEAD}" in runner.invoke(app, ["ledger", "version"]).output
     assert f"schema {HEAD} (before: none)" in runner.invoke(app, ["ledger", "upgrade"]).output
     assert f"schema {HEAD} already" in runner.invoke(app, ["ledger", "upgrade"]).output
-    told = runner.invoke(app, ["ledger", "version", "--json"]).output
-    assert json.loads(told) == {"ledger": HEAD, "holdfast": HEAD}
+    output = runner.invoke(app, ["ledger", "version", "--json"]).output
+    assert json.loads(output) == {"ledger": HEAD, "holdfast": HEAD}

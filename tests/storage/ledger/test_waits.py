@@ -84,7 +84,7 @@ def test_what_a_person_took_over_is_not_taken_up(ledger: Ledger, clock: FakeCloc
     assert ledger.job("gpt").state is state
 
 
-def test_what_is_heard_during_a_wait_joins_its_incident(ledger: Ledger, clock: FakeClock) -> None:
+def test_what_is_reported_during_a_wait_joins_its_incident(ledger: Ledger, clock: FakeClock) -> None:
     """Once, and only while it waits."""
     opened = waiting(ledger, clock)
     sign = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", at=clock.now())

@@ -139,7 +139,7 @@ def test_upload_waits_while_the_store_asks_to_slow_down(monkeypatch: pytest.Monk
     assert put.asked == 13
 
 
-def test_upload_that_is_told_to_slow_down_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_that_is_asked_to_slow_down_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """At its deadline."""
     monkeypatch.setattr(deadline, "time", by_hand(monkeypatch))
     store = _store("http://127.0.0.1:1")
@@ -150,11 +150,11 @@ def test_upload_that_is_told_to_slow_down_for_ever_is_given_up(monkeypatch: pyte
 
 def test_untrusted_certificate_is_named() -> None:
     """With the variable that names a CA, not as a server that is away."""
-    told = str(
+    message = str(
         failures.explain(SSLError(endpoint_url="https://s3", error="self-signed"), "https://s3", "b", "k")
     )
-    assert "AWS_CA_BUNDLE" in told
-    assert "does not answer" not in told
+    assert "AWS_CA_BUNDLE" in message
+    assert "does not answer" not in message
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_a_refusal_is_not_retried() -> None:
 def test_clocks_that_are_apart_are_named(code: str) -> None:
     """Not the keys, which are right: the answer has the same status as that to wrong ones."""
     error = ClientError({"Error": {"Code": code}}, "PutObject")
-    told = str(failures.explain(error, "http://s3", "b", "k"))
-    assert "clock" in told
-    assert "SECRET_KEY" not in told
+    message = str(failures.explain(error, "http://s3", "b", "k"))
+    assert "clock" in message
+    assert "SECRET_KEY" not in message
 
 
 @pytest.mark.parametrize(("off_s", "named"), [(0.0, "SECRET_KEY"), (-1200.0, "clock"), (1200.0, "clock")])
@@ -350,9 +350,9 @@ def test_a_bucket_of_another_region_is_named(status: int, ask: Callable[[S3Store
     with served(server):
         with pytest.raises(
             UnavailableError, match=r"does not serve bucket 'b'.*region eu-west-1.*HOLDFAST_S3_ENDPOINT"
-        ) as told:
+        ) as raised:
             ask(_store(server.endpoint))
-        assert "HOLDFAST_S3_REGION=eu-west-1" in str(told.value)
+        assert "HOLDFAST_S3_REGION=eu-west-1" in str(raised.value)
         assert server.requests == 1
 
 

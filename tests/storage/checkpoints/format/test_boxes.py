@@ -56,7 +56,7 @@ def opened(table: Table, fallback: Callable[[], Metadata] | None = None) -> Comp
     )
 
 
-def told(metadata: Metadata) -> dict[str, Any]:
+def all_of(metadata: Metadata) -> dict[str, Any]:
     """All that metadata says, whatever the order of its boxes."""
     return {
         "names": {
@@ -136,10 +136,10 @@ def local(size: torch.Size, held: list[Any]) -> Held:
 @given(cuts() | tables())
 def test_it_says_what_the_stock_form_says(table: Table) -> None:
     """Read whole or name by name: every name, box, place and path; and the stock form is written of it again."""
-    expected = told(stock(table))
-    assert told(opened(table)) == expected
+    expected = all_of(stock(table))
+    assert all_of(opened(table)) == expected
     again = boxes.unpack(boxes.pack(table, "1.1"), table.files)
-    assert told(stock(again)) == expected
+    assert all_of(stock(again)) == expected
     assert len(opened(table).state_dict_metadata) == len(table.kinds)
     assert len(opened(table).storage_data) == len(expected["places"])
 
@@ -260,7 +260,7 @@ def test_what_is_irregular_is_read_in_part() -> None:
     asked.sort()
     assert all(left[1] == right[0] for left, right in itertools.pairwise(asked))
     assert sum(end - start for start, end in asked) < 0.6 * len(data)
-    where = told(stock(table))["places"]
+    where = all_of(stock(table))["places"]
     for index, info in metadata.storage_data.known.items():  # type: ignore[attr-defined]
         assert where[index.fqn, index.offset] == (info.relative_path, info.offset, info.length)
 
@@ -313,7 +313,11 @@ def test_files_are_placed_in_both_forms_alike() -> None:
     compact = pieces.publishable(boxes.pack(table, "1.1"), parts, out)
     names = [part.name for each in parts for part in each]
     expected = load_metadata(pieces.relocate(stock_bytes(table), dict(enumerate(parts))))
-    assert told(load_metadata(out.getvalue())) == told(expected) == told(stock(boxes.unpack(compact, names)))
+    assert (
+        all_of(load_metadata(out.getvalue()))
+        == all_of(expected)
+        == all_of(stock(boxes.unpack(compact, names)))
+    )
     short = [(each[0], each[1].model_copy(update={"nbytes": 1})) for each in parts]
     with pytest.raises(CheckpointError, match=r"crosses the end of __0_1\.distcp"):
         pieces.publishable(boxes.pack(table, "1.1"), short, io.BytesIO())

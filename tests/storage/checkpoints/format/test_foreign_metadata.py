@@ -33,7 +33,7 @@ from holdfast.storage.checkpoints.format import metadata_pickle
 from holdfast.storage.checkpoints.format.foreign_metadata import load_foreign
 from holdfast.storage.checkpoints.format.names_only import names_in
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
-from tests.child_reads import told_by
+from tests.child_reads import outcomes_of
 from tests.storage.checkpoints.format.test_metadata_pickle import tables
 from tests.storage.checkpoints.format.test_safe_metadata import _EarlyPickler, _Runs
 
@@ -196,11 +196,11 @@ for name, content in pickle.loads(sys.stdin.buffer.read()).items():
 
 def test_bombs_are_refused() -> None:
     """In a process with little memory and time; what is left of one without its harm may be read for its names."""
-    told = told_by(READS, BOMBS, timeout_s=300)
-    assert len(told) == 2 * len(BOMBS)
+    outcomes = outcomes_of(READS, BOMBS, timeout_s=300)
+    assert len(outcomes) == 2 * len(BOMBS)
     assert {
         name: line
-        for name, line in told.items()
+        for name, line in outcomes.items()
         if "load_foreign" in name and not line.startswith("refused: it:")
     } == {}
 

@@ -16,7 +16,7 @@ import torch
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.format.layout import dump_object
 from holdfast.storage.checkpoints.load.safe_load import load_object
-from tests.child_reads import told_by
+from tests.child_reads import outcomes_of
 from tests.session.kinds.values import ARRAYS, CONTAINERS, GENERATORS, SCALARS, TENSORS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -194,8 +194,8 @@ for name, content"""
     reads = READS.replace("load_object(io.BytesIO(content), ", "stock(content, ").replace(
         "\nfor name, content", stock, 1
     )
-    told = told_by(reads, {name: BOMBS[name] for name in CONTROLS}, timeout_s=300)
-    assert {name: line.split()[0] for name, line in told.items()} == dict.fromkeys(CONTROLS, "raises")
+    outcomes = outcomes_of(reads, {name: BOMBS[name] for name in CONTROLS}, timeout_s=300)
+    assert {name: line.split()[0] for name, line in outcomes.items()} == dict.fromkeys(CONTROLS, "raises")
 
 
 def _kinds() -> Mapping[str, Any]:
@@ -245,13 +245,13 @@ def mutated(contents: Mapping[str, bytes], number: int, seed: int) -> dict[str, 
     return made
 
 
-def test_what_nobody_wrote_ends_soon_and_in_little_memory() -> None:
+def test_what_no_writer_made_ends_soon_and_in_little_memory() -> None:
     """Bombs, mutated objects and random bytes are read, or refused with an error of ours; bombs are refused."""
     contents = BOMBS | mutated(readable(), 1500, seed=1)
-    told = told_by(READS, contents, timeout_s=600)
-    assert told.keys() == contents.keys()
-    assert {name: line for name, line in told.items() if line.startswith("raises")} == {}
-    assert {name: told[name] for name in BOMBS if not told[name].startswith("refused x: ")} == {}
+    outcomes = outcomes_of(READS, contents, timeout_s=600)
+    assert outcomes.keys() == contents.keys()
+    assert {name: line for name, line in outcomes.items() if line.startswith("raises")} == {}
+    assert {name: outcomes[name] for name in BOMBS if not outcomes[name].startswith("refused x: ")} == {}
 
 
 def test_what_torch_would_make_of_unread_memory_is_refused() -> None:
@@ -277,13 +277,13 @@ def test_what_torch_reads_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for bounded in (True, False):
         if not bounded:
             monkeypatch.setattr(module, lambda *_: None)
-        told = {}
+        read = {}
         for name, content in contents.items():
             try:
-                told[name] = type(load_object(io.BytesIO(content), "x")).__name__
+                read[name] = type(load_object(io.BytesIO(content), "x")).__name__
             except CheckpointError as error:
-                told[name] = "refused: not trusted" if "not trusted" in str(error) else "refused"
-        outcomes.append(told)
+                read[name] = "refused: not trusted" if "not trusted" in str(error) else "refused"
+        outcomes.append(read)
     assert [
         (name, one, outcomes[1][name]) for name, one in outcomes[0].items() if one != outcomes[1][name]
     ] == []

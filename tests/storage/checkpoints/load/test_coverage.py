@@ -182,7 +182,7 @@ def test_source_is_named() -> None:
         require_covered(Wanted(absent={"w": 3}), [], {}, "step 4")
 
 
-def test_what_nobody_asks_for_is_named() -> None:
+def test_what_no_rank_asks_for_is_named() -> None:
     """What other ranks alone have does not count: whole names, dotted ones, or any beginning."""
     names = ["model.a", "model.b", "rng/1.torch", "rng/10.torch", "structure/3", "own/2/x"]
     assert unconsumed(names, ["model.a"], ["rng/1", "structure/3", "own/2/"]) == ["model.b", "rng/10.torch"]

@@ -35,7 +35,7 @@ SPOILT = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Results of four ranks, by function of :mod:`tests.storage.checkpoints.resharded`."""
     calls: dict[str, dict[str, Any]] = {
         "all_pairs": {"pairs": PAIRS, "round_nbytes": 1},
@@ -49,33 +49,33 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return {name: [found[name] for found in each] for name in calls}
 
 
-def test_every_layout_loads_what_every_other_saved(told: dict[str, list[Any]]) -> None:
+def test_every_layout_loads_what_every_other_saved(results: dict[str, list[Any]]) -> None:
     """Bit for bit, weights and optimizer; the own shard is refused where it is not enough, and used where it is."""
     for saved, loaded in PAIRS:
-        each = [found[f"{saved}->{loaded}"] for found in told["all_pairs"]]
+        each = [found[f"{saved}->{loaded}"] for found in results["all_pairs"]]
         enough = saved in ("ddp", loaded)
         assert [covered for covered, _ in each] == [enough] * 4, f"{saved} -> {loaded}"
         assert (sum(nbytes for _, nbytes in each) == 0) is enough, f"{saved} -> {loaded}: {each}"
 
 
-def test_without_the_check_elements_stay_as_they_were(told: dict[str, list[Any]]) -> None:
+def test_without_the_check_elements_stay_as_they_were(results: dict[str, list[Any]]) -> None:
     """The control: what torch's planner reads of the own shard leaves much of each rank's state fresh, silently."""
-    assert all(left > 100 for left in told["unchecked"])
+    assert all(left > 100 for left in results["unchecked"])
 
 
-def test_what_one_rank_meets_is_refused_by_all(told: dict[str, list[Any]]) -> None:
+def test_what_one_rank_meets_is_refused_by_all(results: dict[str, list[Any]]) -> None:
     """No rank waits for the others, all say why, and nobody's tensors were touched."""
     for spoil, (kind, words) in SPOILT.items():
-        raised = [each[spoil] for each in told["errors"]]
+        raised = [each[spoil] for each in results["errors"]]
         assert [name for name, _, _ in raised] == [kind] * 4, raised
         assert all(words in text for _, text, _ in raised), raised
         assert all(untouched for _, _, untouched in raised)
 
 
-def test_a_rank_without_a_shard_gets_all_from_the_others(told: dict[str, list[Any]]) -> None:
+def test_a_rank_without_a_shard_gets_all_from_the_others(results: dict[str, list[Any]]) -> None:
     """Of data-parallel ranks any other has it; those that have their own receive nothing."""
-    assert told["one_without"][0] > 0
-    assert told["one_without"][1:] == [0, 0, 0]
+    assert results["one_without"][0] > 0
+    assert results["one_without"][1:] == [0, 0, 0]
 
 
 @pytest.mark.thorough  # test_resharding.py has another number of ranks
@@ -85,9 +85,9 @@ def test_another_number_of_ranks_loads_it(tmp_path: Path, size: int) -> None:
     layouts = ["ddp", "fsdp", "tp"]
     ranks(4, f"{BODIES}:save_all", folder=tmp_path, layouts=layouts)
     pairs = [(saved, loaded) for saved in layouts for loaded in layouts]
-    told = ranks(size, f"{BODIES}:other_size", folder=tmp_path, pairs=pairs, saved_by=4)
+    results = ranks(size, f"{BODIES}:other_size", folder=tmp_path, pairs=pairs, saved_by=4)
     sharded = [number for number, (saved, _) in enumerate(pairs) if saved != "ddp"]
-    assert all(each[number] > 0 for each in told for number in sharded), told
+    assert all(each[number] > 0 for each in results for number in sharded), results
 
 
 @pytest.mark.thorough
@@ -96,7 +96,7 @@ def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> 
     ranks(4, f"{BODIES}:save_weights", folder=tmp_path)
     remote = upload(S3Store(**bucket), tmp_path / "published", step=3, world_size=4)
 
-    def told(
+    def restored(
         layout: str, key: str, lost: list[int], extra: bool = False
     ) -> list[tuple[str, str, dict[str, Any]]]:
         return ranks(
@@ -110,14 +110,14 @@ def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> 
             extra=extra,
         )
 
-    own = told("fsdp", remote.key, [1])
+    own = restored("fsdp", remote.key, [1])
     assert [cost["own"] for _, _, cost in own] == [True, False, True, True], own
     assert all(("read_nbytes" in cost) is (rank == 1) for rank, (_, _, cost) in enumerate(own)), own
-    passed = told("tp", "", [])
+    passed = restored("tp", "", [])
     assert all(not error and cost["from_ranks"] and not cost["own"] for error, _, cost in passed), passed
-    remotely = told("tp", remote.key, [1])
+    remotely = restored("tp", remote.key, [1])
     assert all(not error and cost["tier"] == "s3" for error, _, cost in remotely), remotely
-    refused = told("tp", "", [], extra=True)
+    refused = restored("tp", "", [], extra=True)
     assert [error for error, _, _ in refused] == ["UncoveredError"] * 4, refused
     assert all("model.extra" in text and "this step is not in S3" in text for _, text, _ in refused), refused
 

@@ -121,7 +121,7 @@ def index(name: str, offset: tuple[int, ...] | None = None) -> MetadataIndex:
     return MetadataIndex(name, torch.Size(offset) if offset is not None else None)
 
 
-def told(proof: Proof) -> dict[str, str]:
+def problems(proof: Proof) -> dict[str, str]:
     assert proof.ok is not bool(proof.problems)
     return {each.path: each.wrong for each in proof.problems}
 
@@ -130,7 +130,7 @@ def test_a_shard_of_all_kinds_is_proven(tmp_path: Path) -> None:
     """Every item is loaded and compared; nothing is left out."""
     path = shard(tmp_path, state())
     proof = prove(path)
-    assert told(proof) == {}
+    assert problems(proof) == {}
     assert proof.ok
     assert proof.untested == ()
     assert proof.items == len(flatten_state_dict(state())[0])
@@ -144,7 +144,7 @@ def test_a_large_tensor_is_proven_in_parts(group_bytes: int, tmp_path: Path) -> 
     assert prove(path, group_bytes=group_bytes).ok
     inside = Inside(path)
     inside.put(WEIGHT, 0, b"no zip", (0, 0))
-    assert "stock torch cannot read" in told(prove(inside.write(), group_bytes=group_bytes))[WEIGHT]
+    assert "stock torch cannot read" in problems(prove(inside.write(), group_bytes=group_bytes))[WEIGHT]
 
 
 def test_bytes_that_changed_are_found_by_the_digest(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_bytes_that_changed_are_found_by_the_digest(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
-    assert "bytes changed after it was saved" in told(prove(path))[""]
-    assert "missing, incomplete or cut short" in told(prove(tmp_path / "r9-a.shard"))[""]
+    assert "bytes changed after it was saved" in problems(prove(path))[""]
+    assert "missing, incomplete or cut short" in problems(prove(tmp_path / "r9-a.shard"))[""]
 
 
 def lost(inside: Inside) -> None:
@@ -247,7 +247,7 @@ def test_damage_in_meaning_is_found_with_its_path(
     """The digest of the file is right each time; the one thing that is wrong is named, and nothing else."""
     inside = Inside(shard(tmp_path, state()))
     damage(inside)
-    found = told(prove(inside.write()))
+    found = problems(prove(inside.write()))
     if damage is overlapping:
         assert any("its bytes begin inside those of" in each for each in found.values()), found
         assert found.keys() <= {"model.half", "model.nan"}
@@ -271,7 +271,7 @@ def test_a_class_of_the_script_is_not_tested_and_no_failure(tmp_path: Path) -> N
 def test_a_class_that_the_script_does_not_allow_fails(tmp_path: Path) -> None:
     """The script said which it allows, and its own restore would refuse this one."""
     path = shard(tmp_path, {"loader": {"position": OfTheScript()}})
-    assert "not trusted" in told(prove(path, ["another.Class"]))[OBJECT]
+    assert "not trusted" in problems(prove(path, ["another.Class"]))[OBJECT]
 
 
 def test_a_shard_shared_out_in_rows_is_proven(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_shard_shared_out_in_rows_is_proven(tmp_path: Path) -> None:
     inside = Inside(path)
     split(inside.metadata, "model.wide")
     proof = prove(inside.write())
-    assert "rows 0 to 3" in told(proof)["model.wide"]
+    assert "rows 0 to 3" in problems(proof)["model.wide"]
 
 
 def split(metadata: Metadata, name: str) -> None:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*assuming t
 
 
 @pytest.mark.parametrize("kept", [None, 0])
-def test_a_file_that_is_missing_or_cut_off_is_said(tmp_path: Path, kept: int | None) -> None:
+def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, kept: int | None) -> None:
     """With what became of it, and not as a state of other names."""
     dcp.save({"w": torch.ones(999)}, checkpoint_id=tmp_path, no_dist=True)
     (file,) = tmp_path.glob("*.distcp")

@@ -81,7 +81,9 @@ def test_one_bit_is_another_digest(tmp_path: Path) -> None:
     assert {name for name in before if before[name] != after[name]} == {"model.w"}
 
 
-def test_more_paths_than_are_told_are_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_paths_than_are_reported_are_reported_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a bit in them shows."""
     monkeypatch.setattr(module, "MOST_PATHS", 1)
     values, flipped = state(), state()
@@ -100,19 +102,19 @@ def test_no_shard_is_an_error(tmp_path: Path) -> None:
         tensor_digests(tmp_path / "r0-a.shard")
 
 
-def test_told_and_read_back() -> None:
+def test_written_and_read_back() -> None:
     """Ranks that hold the same share one list of paths."""
     held = {0: {"a": 1, "b": 2**64 - 1}, 1: {"b": 3, "a": 0}, 2: {"a[0:1]": 7}}
-    told = StateDigests.model_validate_json(StateDigests.of(5, held).model_dump_json())
-    assert told.by_rank() == held
-    assert len(told.paths) == 2
-    assert [each.by_rank() for each in told.parts()] == [{0: held[0], 1: held[1]}, {2: held[2]}]
+    digests = StateDigests.model_validate_json(StateDigests.of(5, held).model_dump_json())
+    assert digests.by_rank() == held
+    assert len(digests.paths) == 2
+    assert [each.by_rank() for each in digests.parts()] == [{0: held[0], 1: held[1]}, {2: held[2]}]
 
 
 @pytest.mark.parametrize("broken", [{"digests": "AAA"}, {"digests": "AAAA"}, {"paths": 1}, {"digests": ""}])
 def test_what_does_not_fit_together_is_refused(broken: dict[str, Any]) -> None:
     """At the door."""
-    told = StateDigests.of(5, {0: {"a": 1}}).model_dump()
-    told["ranks"] = [dict(told["ranks"][0]) | broken]
+    digests = StateDigests.of(5, {0: {"a": 1}}).model_dump()
+    digests["ranks"] = [dict(digests["ranks"][0]) | broken]
     with pytest.raises(ValueError, match=r"rank 0|digests"):
-        StateDigests.model_validate(told)
+        StateDigests.model_validate(digests)

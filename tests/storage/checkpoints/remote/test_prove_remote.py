@@ -50,7 +50,7 @@ def stored(
     return upload(objects, folder, compact=False)
 
 
-def told(proof: Proof) -> dict[str, str]:
+def problems(proof: Proof) -> dict[str, str]:
     assert proof.ok is not bool(proof.problems)
     return {each.path: each.wrong for each in proof.problems}
 
@@ -66,7 +66,7 @@ def test_a_whole_checkpoint_is_proven(objects: S3Store, tmp_path: Path) -> None:
 
 def test_a_class_that_the_script_does_not_allow(objects: S3Store, tmp_path: Path) -> None:
     """Known from the script itself: its restore would fail."""
-    assert "loader.own" in told(prove_remote(objects, stored(objects, tmp_path / "c").key, []))
+    assert "loader.own" in problems(prove_remote(objects, stored(objects, tmp_path / "c").key, []))
 
 
 def test_a_flipped_bit_is_found_in_its_file(objects: S3Store, tmp_path: Path) -> None:
@@ -76,12 +76,12 @@ def test_a_flipped_bit_is_found_in_its_file(objects: S3Store, tmp_path: Path) ->
     data = bytearray(objects.get(where))
     data[len(data) // 2] ^= 1
     objects.put(where, bytes(data))
-    assert "file __0_0.distcp: digest" in told(prove_remote(objects, key))[""]
+    assert "file __0_0.distcp: digest" in problems(prove_remote(objects, key))[""]
 
 
 def test_no_checkpoint_is_no_proof(objects: S3Store) -> None:
     """Its upload never ended."""
-    assert "never ended" in told(prove_remote(objects, "gpt/checkpoints/step-0000000004-e1/"))[""]
+    assert "never ended" in problems(prove_remote(objects, "gpt/checkpoints/step-0000000004-e1/"))[""]
 
 
 def lost(metadata: Metadata) -> None:
@@ -125,7 +125,7 @@ def test_damage_in_meaning_is_found_with_its_path(
     damage: Callable[[Metadata], None], path: str, wrong: str, objects: S3Store, tmp_path: Path
 ) -> None:
     """Every digest is right, and the one thing that is wrong is named."""
-    found = told(prove_remote(objects, stored(objects, tmp_path / "c", damage).key))
+    found = problems(prove_remote(objects, stored(objects, tmp_path / "c", damage).key))
     assert found.keys() == {path}
     assert wrong in found[path]
 

@@ -228,8 +228,8 @@ def test_parts_of_ranks_that_began_to_differ_are_no_checkpoint(store: S3Store, r
     rank.put(store, 10)
     key = manifests.checkpoint_key(rank.job, 10, 1)
     for number, replicated in enumerate([(5, 7), (5, 8)]):
-        told = publish.read_parts(store, key, 0).model_copy(update={"replicated": replicated})
-        store.put(object_key(key, manifests.parts_name(number)), told.model_dump_json().encode())
+        parts = publish.read_parts(store, key, 0).model_copy(update={"replicated": replicated})
+        store.put(object_key(key, manifests.parts_name(number)), parts.model_dump_json().encode())
     with pytest.raises(CheckpointError, match=r"not the same on ranks \[0, 1\]"):
         rank.finish(store, 10, world_size=2)
     assert not store.exists(object_key(key, manifests.MANIFEST))

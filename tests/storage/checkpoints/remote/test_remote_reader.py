@@ -198,7 +198,7 @@ def test_a_missing_object_is_refused(objects: S3Store, saved: RemoteCheckpoint, 
 
 
 @pytest.mark.parametrize("withheld", ["__0_0.distcp", ""], ids=["one object", "all"])
-def test_an_object_that_the_store_keeps_back_is_told_from_a_store_that_refuses(
+def test_an_object_that_the_store_keeps_back_is_distinguished_from_a_store_that_refuses(
     objects: S3Store, saved: RemoteCheckpoint, monkeypatch: pytest.MonkeyPatch, withheld: str
 ) -> None:
     """Only the first speaks against the state: an older one may be read where the store gives anything."""
@@ -220,9 +220,9 @@ def test_an_object_that_the_store_keeps_back_is_told_from_a_store_that_refuses(
     refusing = True
     with pytest.raises(UnavailableError, match="S3 refuses") as refused:
         reader.load_remote(source, into(state()))
-    said = {"error_type": "UnavailableError", "message": str(refused.value)}
+    words = {"error_type": "UnavailableError", "message": str(refused.value)}
     found = last_words.match_exception(
-        said | {"traceback": f"holdfast.errors.UnavailableError: {refused.value}"}
+        words | {"traceback": f"holdfast.errors.UnavailableError: {refused.value}"}
     )
     assert found is not None
     assert found.pattern.cause == ("checkpoint" if withheld else "remote_storage")

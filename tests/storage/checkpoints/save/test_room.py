@@ -33,7 +33,7 @@ def test_what_fits_is_let_start(memory: Path) -> None:
         room.require(memory, 2 * MIB - 4096, 2, ALONE)
 
 
-def test_too_little_is_said_with_the_size_that_is_needed(memory: Path) -> None:
+def test_too_little_is_refused_with_the_size_that_is_needed(memory: Path) -> None:
     """And how to give more, before a byte was written."""
     with pytest.raises(
         CheckpointError, match=r"2 ranks x 2 buffers of 2\.0 MiB .* need 16\.0 MiB"

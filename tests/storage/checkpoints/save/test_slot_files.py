@@ -146,22 +146,22 @@ def test_a_take_over_that_is_cut_short_loses_nothing(tmp_path: Path, monkeypatch
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def start(folder: Path, told: Path, epoch: int) -> BaseProcess:
-    process = _forks.Process(target=save_for_ever, args=(str(folder), str(told), epoch), daemon=True)
+def start(folder: Path, outcome: Path, epoch: int) -> BaseProcess:
+    process = _forks.Process(target=save_for_ever, args=(str(folder), str(outcome), epoch), daemon=True)
     process.start()
     return process
 
 
-def common(told: Path) -> tuple[int, int]:
-    epoch, step = struct.unpack("<qq", told.read_bytes())
+def common(outcome: Path) -> tuple[int, int]:
+    epoch, step = struct.unpack("<qq", outcome.read_bytes())
     return epoch, step
 
 
-def until_another(told: Path, process: BaseProcess, saves: int = 1) -> None:
+def until_another(outcome: Path, process: BaseProcess, saves: int = 1) -> None:
     deadline = time.monotonic() + 240
     for _ in range(saves):
-        before = common(told)
-        while common(told) == before:
+        before = common(outcome)
+        while common(outcome) == before:
             assert process.is_alive()
             assert time.monotonic() < deadline, f"nothing is saved after {before}"
             time.sleep(0.0005)
@@ -169,13 +169,13 @@ def until_another(told: Path, process: BaseProcess, saves: int = 1) -> None:
 
 def test_an_epochs_process_that_wakes_beside_the_next_harms_no_shard(tmp_path: Path) -> None:
     """Each is stopped in the middle of its saves, woken when the next has saved, and saves on beside it for a while."""
-    shards, told = tmp_path / "own", tmp_path / "told"
-    told.write_bytes(struct.pack("<qq", 0, 0))
+    shards, outcome = tmp_path / "own", tmp_path / "told"
+    outcome.write_bytes(struct.pack("<qq", 0, 0))
     processes: list[BaseProcess] = []
     try:
         for epoch in range(1, 9):
             mine = tmp_path / f"told{epoch}"
-            mine.write_bytes(told.read_bytes())
+            mine.write_bytes(outcome.read_bytes())
             if epoch > 1:
                 slot_files.take_over(shards, 0, epoch)
             process = start(shards, mine, epoch)
@@ -188,10 +188,10 @@ def test_an_epochs_process_that_wakes_beside_the_next_harms_no_shard(tmp_path: P
             for each in processes:
                 with suppress(ProcessLookupError):
                     os.kill(each.pid or 0, signal.SIGSTOP)
-            told.write_bytes(mine.read_bytes())
+            outcome.write_bytes(mine.read_bytes())
             found = {(each.epoch, each.step): path for path, each in buffers.inventory(shards)}
-            assert common(told) in found, f"{common(told)} is gone: {sorted(found)}"
-            buffers.verify(found[common(told)])
+            assert common(outcome) in found, f"{common(outcome)} is gone: {sorted(found)}"
+            buffers.verify(found[common(outcome)])
     finally:
         for each in processes:
             each.kill()
