@@ -99,10 +99,10 @@ class FakeAgent:
             message = json.loads(self._socket.recv(65536))
             if message["t"] == "stop":
                 return
-            self.heard(message)
+            self.on_message(message)
             self.messages.append(message)
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def on_message(self, message: dict[str, Any]) -> None:
         """Do what the agent does at a message of a rank."""
         if message["t"] == "saved" and self.replicate:
             self.controls[message["rank"]].replicated_step = message["step"]

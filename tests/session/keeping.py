@@ -21,10 +21,10 @@ class KeepingAgent(FakeAgent):
 
     def environ(self, rank: int, restore: tuple[int, Path] | None = None, **extra: str) -> dict[str, str]:
         """As every rank's, with a control page of the epoch."""
-        told = super().environ(rank, restore, **extra)
+        environ = super().environ(rank, restore, **extra)
         control = self.control(rank)
         self.controls[rank] = wire.Control(control, create=True)
-        return told | {wire.ENV_CONTROL: str(control), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        return environ | {wire.ENV_CONTROL: str(control), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
     def control(self, rank: int, epoch: int | None = None) -> Path:
         """Path of a rank's control page."""

@@ -13,10 +13,10 @@ from holdfast.storage.checkpoints.format.plan import make_plan
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 
-def save_for_ever(folder: str, told: str, epoch: int) -> None:
-    """Body of the process: go on behind the common step that ``told`` names, (epoch, step), and write it there."""
+def save_for_ever(folder: str, outcome: str, epoch: int) -> None:
+    """Body of the process: go on behind the common step that ``outcome`` names, (epoch, step), and write it there."""
     torch.set_num_threads(1)
-    with open(told, "r+b") as file:
+    with open(outcome, "r+b") as file:
         page = mmap.mmap(file.fileno(), 16)
     keeps = struct.unpack("<qq", page[:])
     weight = torch.zeros(500_000)  # so large that a kill often comes while it is copied

@@ -30,7 +30,7 @@ class PairedAgent(FakeAgent):
         self._replicator = Replicator(SECRET, Metrics())
         super().__init__(folder, world_size, replicate=False)
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def on_message(self, message: dict[str, Any]) -> None:
         """Copy as :class:`holdfast.agent.ranks.reactions.RunEvents` does."""
         if message["t"] in (("common", "kept") if self.copies.own == 1 else ("saved",)):
             start = SimpleNamespace(peer=self._port.address, copies=self.copies)

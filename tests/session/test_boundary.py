@@ -15,10 +15,10 @@ class Agent:
     """Hears what a rank reports."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, int]] = []
+        self.received: list[tuple[str, int]] = []
 
     def send(self, kind: str, **content: Any) -> bool:
-        self.heard.append((kind, content["step"]))
+        self.received.append((kind, content["step"]))
         return True
 
 
@@ -37,4 +37,4 @@ def test_the_copy_of_a_step_that_is_saved_again_is_not_that_of_the_first_save(tm
     page.replicated_step = 7
     assert boundary.has_copy()
     assert boundary.copied
-    assert agent.heard == [("saved", 7), ("saved", 7)]
+    assert agent.received == [("saved", 7), ("saved", 7)]

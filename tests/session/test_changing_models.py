@@ -114,8 +114,8 @@ def test_parameters_that_changed_their_size_are_refused_before_anything_is_copie
         state["model"].bias.data = torch.ones(3)
     fresh = {"first": nn.Linear(2, 2), "model": nn.Linear(2, 2)}
     before = fresh["first"].weight.clone()
-    told = r"model\.weight: the checkpoint has a tensor \[3, 2\] of torch\.float32, the model one \[2, 2\]"
-    with pytest.raises(CheckpointError, match=told):
+    message = r"model\.weight: the checkpoint has a tensor \[3, 2\] of torch\.float32, the model one \[2, 2\]"
+    with pytest.raises(CheckpointError, match=message):
         session_of(agent, (3, agent.shard(0, 3))).restore(fresh)
     assert torch.equal(fresh["first"].weight, before)
 

@@ -52,8 +52,8 @@ def test_a_child_with_the_ranks_environment_is_not_the_rank(make_agent: MakeAgen
     # Once: to make it opens the page in this process, where a rank's agent would be another one.
     environ = agent.environ(0)
     session = Session(environ)
-    said, *refused = _second(environ).splitlines()
-    assert said == "a bystander"
+    line, *refused = _second(environ).splitlines()
+    assert line == "a bystander"
     assert len(refused) == 2
     for each in refused:
         assert f"rank 0 has a Session already, in process {os.getpid()}" in each
@@ -70,19 +70,19 @@ def test_a_process_has_as_many_sessions_as_it_makes(make_agent: MakeAgent) -> No
     assert [Session(environ).restore({}) for _ in range(2)] == [0, 0]
 
 
-def _inherit(session: Session, told: Connection) -> None:
+def _inherit(session: Session, parent: Connection) -> None:
     """Act as a process that a script forks: an evaluation, a data loader's worker."""
     session.step(999, loss=float("nan"))
     with session.phase("eval"):
         pass
     session.wait()
-    said = [str(session.flush(0.0)), str(session.skips(1)), str(session.share(1, 4).samples)]
+    results = [str(session.flush(0.0)), str(session.skips(1)), str(session.share(1, 4).samples)]
     for act in (lambda: session.restore({}), lambda: session.checkpoint({})):
         try:
             act()
         except SettingsError as error:
-            said.append(str(error))
-    told.send(said)
+            results.append(str(error))
+    parent.send(results)
 
 
 def test_a_fork_that_inherits_the_session_is_not_the_rank(make_agent: MakeAgent) -> None:

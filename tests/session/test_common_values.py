@@ -65,7 +65,7 @@ def test_equal_values_are_taken(values: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ((0.5, 0.25), r"optimizer\.state\.weight\.scale: .*\(0\.5 on rank 0, 0\.25 on rank 1\)"),
         ((1, 1, 1, 2), r"optimizer\.state\.weight\.scale: .*\(1 on rank 0, 2 on rank 3\)"),
@@ -77,8 +77,8 @@ def test_equal_values_are_taken(values: tuple[Any, ...]) -> None:
     ],
     ids=str,
 )
-def test_a_value_that_differs_is_refused_by_its_path(values: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(CheckpointError, match=told) as caught:
+def test_a_value_that_differs_is_refused_by_its_path(values: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
         require_common(by(*values))
     assert "strict=False" in str(caught.value)
 

@@ -31,9 +31,9 @@ def test_ranks_that_drift_apart_get_their_own_back_from_the_store(
     first = agent.common_step()
     assert first > 4, agent.output()
     stored = publish(agent.shards, first, tmp_path / "stored")
-    assert told(2, tmp_path, stored, first) == ["", ""]
+    assert outcomes(2, tmp_path, stored, first) == ["", ""]
     # Who has no place of its own takes the whole of another rank's, and stock torch finds one rank's.
-    assert told(3, tmp_path, stored, first) == ["", "", ""]
+    assert outcomes(3, tmp_path, stored, first) == ["", "", ""]
     expected = torch.load(tmp_path / f"0-{first}.pt")["model"]
     assert not difference(expected, {name: stock_load(stored)["model"][name] for name in expected})
 
@@ -44,10 +44,10 @@ def test_ranks_that_drift_apart_get_their_own_back_from_the_store(
     assert again > first, agent.output()
     assert plans(agent) == before, "the plan of before was not kept"
     stored = publish(agent.shards, again, tmp_path / "again")
-    assert told(2, tmp_path, stored, again) == ["", ""]
+    assert outcomes(2, tmp_path, stored, again) == ["", ""]
 
 
-def told(world_size: int, folder: Path, stored: Path, step: int) -> list[Any]:
+def outcomes(world_size: int, folder: Path, stored: Path, step: int) -> list[Any]:
     return ranks(world_size, BACK, folder=folder, stored=stored, step=step, writers=2)
 
 

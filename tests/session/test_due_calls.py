@@ -24,26 +24,26 @@ class Rank:
     """One rank: its decisions, and its votes, which meet the others' in order."""
 
     saves_s: float
-    hears_s: float
+    receives_s: float
     due: DueCalls = field(default_factory=DueCalls)
     votes: list[tuple[int, bool]] = field(default_factory=list)
     """(Call, whether it was saved), in order."""
     ready: deque[float] = field(default_factory=deque)
     """When each vote is given that no other rank has met yet."""
     news: deque[tuple[float, Result]] = field(default_factory=deque)
-    heard: int = 0
+    received: int = 0
 
     def vote(self, call: int, now: float, *, saves: bool) -> None:
         """Save or not, then vote."""
         self.votes.append((call, saves))
         self.ready.append(now + (self.saves_s if saves else 0.0))
 
-    def hear(self, now: float) -> None:
+    def receive(self, now: float) -> None:
         """Take the outcomes that have arrived."""
         while self.news and self.news[0][0] < now:
             at, result = self.news.popleft()
-            self.due.take(self.votes[self.heard][0], result)
-            self.heard += 1
+            self.due.take(self.votes[self.received][0], result)
+            self.received += 1
             if (missed := self.due.missed()) is not None:
                 self.vote(missed[0], at, saves=False)
 
@@ -62,7 +62,7 @@ class Training:
         for part in range(_PARTS):
             self._meet()
             for rank in self.ranks:
-                rank.hear(number - 1 + part / _PARTS)
+                rank.receive(number - 1 + part / _PARTS)
         # One that must save waits for its last outcome, and so for the votes of those that know theirs.
         for at in sorted(range(len(self.ranks)), key=lambda at: self.ranks[at].due.unknown):
             rank = self.ranks[at]
@@ -77,7 +77,7 @@ class Training:
         for _ in range(3):
             self._meet()
             for rank in self.ranks:
-                rank.hear(math.inf)
+                rank.receive(math.inf)
 
     def _meet(self) -> None:
         while all(len(rank.votes) > self.outcomes for rank in self.ranks):
@@ -94,7 +94,7 @@ class Training:
             if result.common:
                 self.common.append(result.call)
             for rank in self.ranks:
-                rank.news.append((given + rank.hears_s, result))
+                rank.news.append((given + rank.receives_s, result))
             self.outcomes += 1
 
 
@@ -102,14 +102,14 @@ DELAYS = st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 3.0)), min_size=
 """By rank: how long its saves take, and how much later it hears of an outcome; in steps."""
 
 
-def test_ranks_that_hear_at_once_save_at_every_call() -> None:
+def test_ranks_that_know_at_once_save_at_every_call() -> None:
     training = Training([(0.5, 0.0), (0.3, 0.1)])
     for number in range(1, CALLS):
         training.call(number)
     assert training.common == [*range(1, CALLS - 1)]
 
 
-def test_a_rank_that_hears_after_the_next_call_costs_few_saves() -> None:
+def test_a_rank_that_knows_after_the_next_call_costs_few_saves() -> None:
     """It would begin its save a call later than the others each time, and none would be common."""
     training = Training([(0.5, 0.0)] * 7 + [(0.5, 0.6)])
     for number in range(1, CALLS):

@@ -125,9 +125,9 @@ def test_what_the_host_does_by_itself_stays_on_its_clock() -> None:
     with Phase(phases, "compile"):
         pass
     phases.add("checkpoint", 0.5)
-    told = phases.take()
-    assert told["checkpoint"] == 0.5
-    assert told.keys() == {"compile", "checkpoint"}
+    seconds = phases.take()
+    assert seconds["checkpoint"] == 0.5
+    assert seconds.keys() == {"compile", "checkpoint"}
 
 
 def test_a_lost_gpu_leaves_the_hosts_clock() -> None:
@@ -162,7 +162,7 @@ def test_the_phases_that_are_reported_as_long_are_those_with_a_limit() -> None:
     assert Policy.load().hang.activity_limits_s.keys() == EXEMPT
 
 
-class Told:
+class Reporter:
     """What the agent hears."""
 
     def __init__(self) -> None:
@@ -176,9 +176,9 @@ class Told:
 
 def test_a_long_phase_within_another_does_not_end_it() -> None:
     """The agent knows one name: leaving the inner one, it is the outer one's again."""
-    told = Told()
-    phases = Phases(cast("RankReporter", told))
+    reporter = Reporter()
+    phases = Phases(cast("RankReporter", reporter))
     with Phase(phases, "eval"), Phase(phases, "forward"), Phase(phases, "compile"):
         pass
-    assert told.names == ["eval", "compile", "eval", ""]
+    assert reporter.names == ["eval", "compile", "eval", ""]
     assert phases.take().keys() == {"eval", "forward", "compile"}

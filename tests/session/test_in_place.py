@@ -113,7 +113,7 @@ def test_a_layer_under_two_names_has_the_buffer_that_it_had(
         assert torch.equal(here.late, saved)
 
 
-def test_an_optimizer_with_a_hook_is_told() -> None:
+def test_an_optimizer_with_a_hook_is_notified() -> None:
     """Its hook sees what is loaded."""
     target, called = trained(nn.Linear(2, 2)), []
     target["optimizer"].register_load_state_dict_post_hook(lambda _: called.append("loaded"))

@@ -110,7 +110,7 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["catches", "sleeps", "computes"])
-def test_a_rank_that_waits_for_nobody_is_driven_out(agent: KeepingAgent, how: str) -> None:
+def test_a_rank_that_waits_for_no_one_is_driven_out(agent: KeepingAgent, how: str) -> None:
     """Rank 0 has lost no peer itself: it is elsewhere, and the others wait for it."""
     args = start(agent, how)
     agent.wait_for(lambda: saved(agent, 2) and "misbehaves" in agent.output(), 120)

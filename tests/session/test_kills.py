@@ -39,16 +39,16 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float, aimed: int 
     It is killed so many ``times``, and on until ``torn`` kills came in the middle of a save or time is up. With
     ``aimed`` one of so many kills is no matter of luck: the process is stopped in the middle of a save first.
     """
-    told, begun, hit = folder / "told", time.monotonic(), 0
-    told.write_bytes(struct.pack("<qq", 0, 0))
+    outcome, begun, hit = folder / "told", time.monotonic(), 0
+    outcome.write_bytes(struct.pack("<qq", 0, 0))
     for epoch in itertools.count(1):
         if (epoch > times and hit >= torn) or time.monotonic() - begun > within_s:
             break
-        before = told.read_bytes()
-        process = _forks.Process(target=save_for_ever, args=(str(folder / "own"), str(told), epoch))
+        before = outcome.read_bytes()
+        process = _forks.Process(target=save_for_ever, args=(str(folder / "own"), str(outcome), epoch))
         process.start()
         deadline = time.monotonic() + 180
-        while told.read_bytes() == before:
+        while outcome.read_bytes() == before:
             assert process.is_alive(), "it ended by itself"
             assert time.monotonic() < deadline, f"no common save in 180 s after {epoch} starts"
             time.sleep(0.0005)
@@ -59,7 +59,7 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float, aimed: int 
             time.sleep(random.random() * 0.01)
         process.kill()
         process.join(60)
-        common = struct.unpack("<qq", told.read_bytes())
+        common = struct.unpack("<qq", outcome.read_bytes())
         found = {(each.epoch, each.step): path for path, each in buffers.inventory(folder / "own")}
         assert common in found, f"common {common} is gone after {epoch} kills: {sorted(found)}"
         buffers.verify(found[common])

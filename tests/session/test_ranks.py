@@ -37,12 +37,12 @@ def test_steps_exchange_nothing_on_the_main_thread(make_agent: MakeAgent, tmp_pa
     agent.start(SCRIPTS / "counted.py", [tmp_path])
     assert agent.join() == [0, 0, 0], agent.output()
     for rank in range(3):
-        told = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert told["first"] > 0, "the counter counts nothing"
-        assert told["steady"] == 0
-        assert told["common"] == told["saved"] == 20
-        assert told["new_plan"] > 0
-        assert told["after"] > 20
+        counts = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert counts["first"] > 0, "the counter counts nothing"
+        assert counts["steady"] == 0
+        assert counts["common"] == counts["saved"] == 20
+        assert counts["new_plan"] > 0
+        assert counts["after"] > 20
 
 
 def test_a_rank_that_is_a_step_ahead_is_not_mixed_in(make_agent: MakeAgent) -> None:

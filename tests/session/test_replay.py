@@ -78,7 +78,7 @@ def replayed(agent: FakeAgent, state: dict[str, Any], *, flip: bool = False) -> 
     return found
 
 
-def test_a_replay_tells_what_it_computed_to_the_last_bit(make_agent: MakeAgent) -> None:
+def test_a_replay_reports_what_it_computed_to_the_last_bit(make_agent: MakeAgent) -> None:
     """Equal twice; one bit of one gradient, finite, shows in the gradients of its step.
 
     Its loss is right, and Adam may even absorb it: parameters alone would not tell.

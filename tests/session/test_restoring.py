@@ -92,21 +92,21 @@ def _with_options(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "name"),
     [
         (_with_head("model.head"), "model.head.bias"),
         (_with_options("optimizer/groups"), "optimizer/groups"),
     ],
 )
 def test_parts_whose_names_make_one_of_two_tensors_are_refused(
-    state: dict[str, Any], told: str, make_agent: MakeAgent
+    state: dict[str, Any], name: str, make_agent: MakeAgent
 ) -> None:
     """The second would come back in place of the first."""
     session = session_of(make_agent())
     session.restore(state)
     session.step(1)
     with pytest.raises(
-        ScriptRefusedError, match=rf"{told}: two parts of the state have an item of this name"
+        ScriptRefusedError, match=rf"{name}: two parts of the state have an item of this name"
     ):
         session.checkpoint(state)
 
@@ -152,7 +152,7 @@ def test_state_of_a_part_from_a_release_that_noted_no_parts_is_taken() -> None:
         part._require_placeable("weight", model.weight, {}, known)
 
 
-def test_too_little_shared_memory_is_told_before_training(
+def test_too_little_shared_memory_is_reported_before_training(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """restore() says what the ranks of this machine and the peer's copies need; what lies there already counts."""

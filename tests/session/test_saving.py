@@ -489,7 +489,7 @@ def test_a_call_without_a_step_says_so_once(make_agent: MakeAgent, caplog: pytes
     assert sum("no step()" in each.message for each in caplog.records) == 1
 
 
-def test_a_script_that_counts_from_the_beginning_again_is_told(make_agent: MakeAgent) -> None:
+def test_a_script_that_counts_from_the_beginning_again_is_notified(make_agent: MakeAgent) -> None:
     """It ignores what restore() returned: until its count has passed the restored step, its saves are failed ones."""
     agent = make_agent()
     run(session_of(agent), training(), 3)

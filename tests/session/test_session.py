@@ -93,7 +93,7 @@ def test_a_device_that_fails_at_the_loss_is_no_wrong_number(make_agent: MakeAgen
         session.step(1, loss=OnBrokenDevice())
 
 
-def test_a_step_tells_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) -> None:
+def test_a_step_reports_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) -> None:
     """The next step's report has the time that training stood still; the first has none."""
     agent = make_agent()
     session, state = session_of(agent), training()

@@ -40,11 +40,11 @@ def test_a_rank_has_few_sockets(world: int, earlier: int) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    told = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert sorted(each["rank"] for each in told) == list(range(world))
+    reports = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert sorted(each["rank"] for each in reports) == list(range(world))
     by_first = world <= MOST_BY_FIRST and not earlier
-    assert {each["by_first"] for each in told} == {by_first}
-    for each in told:
+    assert {each["by_first"] for each in reports} == {by_first}
+    for each in reports:
         theirs = THEIRS + by_first * (world if each["rank"] == 0 else 1)
-        assert each["sockets"] <= theirs, told
-    assert {each["common"] for each in told} == {EXCHANGES - 2}
+        assert each["sockets"] <= theirs, reports
+    assert {each["common"] for each in reports} == {EXCHANGES - 2}

@@ -257,9 +257,9 @@ def test_while_nothing_but_elements_changes_nothing_is_looked_up_anew() -> None:
             job.step()
             job.save()
         again = {name: id(each) for name, each in job.tree.flat().items() if isinstance(each, dict)}
-        told = {name for name in trees if name.endswith("/parts")}
-        assert {name: trees[name] for name in trees.keys() - told} == {
-            name: again[name] for name in again.keys() - told
+        parts = {name for name in trees if name.endswith("/parts")}
+        assert {name: trees[name] for name in trees.keys() - parts} == {
+            name: again[name] for name in again.keys() - parts
         }
         assert all(
             a is b for a, b in zip(routes, (s.prepared for s in job.writer._slots.values()), strict=True)

@@ -140,7 +140,7 @@ def _same_elements(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> b
 
 def _dtype(value: np.dtype[Any]) -> Any:
     """All that a type says: two are equal whatever their alignment and notes are."""
-    fields = {name: (*told[1:], _dtype(told[0])) for name, told in (value.fields or {}).items()}
+    fields = {name: (*field[1:], _dtype(field[0])) for name, field in (value.fields or {}).items()}
     inside = (_dtype(value.subdtype[0]), value.subdtype[1]) if value.subdtype else None
     noted = dict(value.metadata) if value.metadata else None
     kind = value.type if value.kind == "V" else None

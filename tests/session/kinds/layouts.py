@@ -84,8 +84,8 @@ def kinds(saved: str, loaded: str, *, same_size: bool = True) -> tuple[list[Trai
     ]
     how = move(saved, loaded, same_size=same_size)
     hows = (how,) if same_size else (how, "resized")
-    told = {each.name: [REFUSED.get(each.name, {}).get(how) for how in hows] for each in able}
-    refused = {name: next(filter(None, some)) for name, some in told.items() if any(some)}
+    reasons = {each.name: [REFUSED.get(each.name, {}).get(how) for how in hows] for each in able}
+    refused = {name: next(filter(None, some)) for name, some in reasons.items() if any(some)}
     return [each for each in able if each.name not in refused], refused
 
 

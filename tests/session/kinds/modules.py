@@ -152,7 +152,7 @@ class Hooked(nn.Module):
         return out
 
 
-class Told(nn.Module):
+class SavedByHooks(nn.Module):
     """A count that hooks write into a buffer when it is saved, and read from it when it is loaded."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "parameters of many types": Wide,
     "activation checkpoints": Checkpointed,
     "load hooks": Hooked,
-    "hooks that write what is saved": Told,
+    "hooks that write what is saved": SavedByHooks,
     "lazy modules, after a forward pass": _lazy,
     "buffer that grows": lambda: Buffers("grows"),
     "buffer that grows, large": lambda: Buffers("grows large"),

@@ -139,13 +139,13 @@ def restore(tree: StateTree, folder: Path, tier: str, saved_by: int) -> None:
 def everywhere(act: Callable[[], str | None]) -> str:
     """What ``act`` tells or raises on any rank. Collective."""
     try:
-        told = act() or ""
+        outcome = act() or ""
     except CheckpointError as error:
-        told = f"refused: {error}"
+        outcome = f"refused: {error}"
     except Exception as error:
-        told = f"{type(error).__name__}: {error}{''.join(traceback.format_tb(error.__traceback__)[-3:])}"
+        outcome = f"{type(error).__name__}: {error}{''.join(traceback.format_tb(error.__traceback__)[-3:])}"
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, told)
+    dist.all_gather_object(found, outcome)
     return next((f"rank {rank}: {each}" for rank, each in enumerate(found) if each), "")
 
 
@@ -189,7 +189,7 @@ def loaded_from_others(
 def _not_refused(
     name: str, expected: str, layout: str, folder: Path, tier: str, *, by: int | None = None
 ) -> dict[str, str]:
-    told = load([BY_NAME[name]], layout, folder, tier, by or dist.get_world_size()).get(
+    outcome = load([BY_NAME[name]], layout, folder, tier, by or dist.get_world_size()).get(
         name, "nothing is wrong"
     )
-    return {} if re.search(f"refused: .*{expected}", told) else {name: f"expected {expected}: {told}"}
+    return {} if re.search(f"refused: .*{expected}", outcome) else {name: f"expected {expected}: {outcome}"}

@@ -92,8 +92,8 @@ class Site:
         ticket = self.folder / f"ticket-{self._count}"
         place = {"job": "gpt", "step": step, "tier": "s3", "key": saved.key, "path": "", "alone": False}
         ticket.write_text(json.dumps(place | {"store": {}}))
-        told = {wire.ENV_RESTORE: json.dumps({"step": step, "ticket": str(ticket)})}
-        session = session_of(self.agent, **told)
+        variables = {wire.ENV_RESTORE: json.dumps({"step": step, "ticket": str(ticket)})}
+        session = session_of(self.agent, **variables)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(objects, "connect", lambda _: bucket)
             assert session.restore(state) == step

@@ -87,12 +87,12 @@ def main(last: int, *, own: bool = True) -> None:
     parts = state.parts(own=own)
     session = holdfast.Session()
     step = session.restore(parts)
-    _tell(step, state, rank, own=own)
+    _print(step, state, rank, own=own)
     while True:
         if state.age.value < last:
             state.advance()
             if state.age.value == last:
-                _tell(step + 1, state, rank, own=own)
+                _print(step + 1, state, rank, own=own)
         else:
             time.sleep(0.1)
         step += 1
@@ -101,15 +101,15 @@ def main(last: int, *, own: bool = True) -> None:
         session.checkpoint(parts)
 
 
-def _tell(step: int, state: Whole, rank: int, *, own: bool) -> None:
+def _print(step: int, state: Whole, rank: int, *, own: bool) -> None:
     with _random_state_kept():
         seed(1)
         anew = Whole(rank)
         for _ in range(state.age.value):
             anew.advance()
     found = list(anew.difference(state, own=own))
-    told = f"{len(found)} differences {found[:5]}" if found else f"{len(KINDS) + len(HELD)} kinds alike"
-    sys.stdout.write(f"age {state.age.value} at step {step}: {told}\n")
+    summary = f"{len(found)} differences {found[:5]}" if found else f"{len(KINDS) + len(HELD)} kinds alike"
+    sys.stdout.write(f"age {state.age.value} at step {step}: {summary}\n")
     sys.stdout.flush()
 
 

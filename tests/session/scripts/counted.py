@@ -49,18 +49,18 @@ session = holdfast.Session()
 state = {"model": model}
 session.restore(state)
 taken()
-told = {}
+counts = {}
 for step in range(1, 41):
     if step == 21:
         session.flush()
-        told |= {"steady": taken(), "saved": session.counts.saved, "common": session.counts.common}
+        counts |= {"steady": taken(), "saved": session.counts.saved, "common": session.counts.common}
         model.register_buffer("more", torch.ones(3))
     session.step(step, loss=1.0)
     session.checkpoint(state)
     time.sleep(0.01)
     if step == 1:
-        told["first"] = taken()
+        counts["first"] = taken()
 session.flush()
-told |= {"new_plan": taken(), "after": session.counts.common}
-Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(told))
+counts |= {"new_plan": taken(), "after": session.counts.common}
+Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(counts))
 dist.destroy_process_group()

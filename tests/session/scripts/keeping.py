@@ -21,7 +21,7 @@ if HOW == "alone":
     training_function.ALONE_S = 1.0
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
@@ -34,7 +34,7 @@ class Once(Session):
             self.misbehave()
 
     def misbehave(self) -> None:
-        tell("misbehaves")
+        report("misbehaves")
         if HOW == "sleeps":
             time.sleep(600)
         elif HOW == "computes":
@@ -52,7 +52,7 @@ class Once(Session):
 
 def train() -> None:
     calls.append(1)
-    tell(f"call {len(calls)}")
+    report(f"call {len(calls)}")
     holdfast.Session = Once
     main()
 

@@ -62,8 +62,8 @@ def rank_main(rank: int, ports: tuple[int, int]) -> None:
         missing = number % 3 == 2 and rank == number % WORLD
         vote = Vote(number, step=number, plan="plan", saved=not missing, copied=True)
         common += group.exchange(vote, ended=lambda _: False).common
-    told = {"rank": rank, "sockets": sockets() - before, "common": common, "by_first": group.by_first}
-    sys.stdout.write(json.dumps(told) + "\n")
+    result = {"rank": rank, "sockets": sockets() - before, "common": common, "by_first": group.by_first}
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
     store.add("told", 1)
     while rank == 0 and store.add("told", 0) < WORLD:
