@@ -15,9 +15,9 @@ def test_a_cost_is_extended_along_its_line() -> None:
 def test_the_worst_is_named_first() -> None:
     """What stays within its limit is not named."""
     far = {"memory": (900.0, 500.0, "MiB"), "CPU": (4.0, 0.5, "cores"), "stop": (4.0, 5.0, "s")}
-    told = first_to_break(far, 10_000)
-    assert told.startswith(
+    summary = first_to_break(far, 10_000)
+    assert summary.startswith(
         "At 10,000 machines first to break: CPU (4 cores, limit 0.5: 8.0 times); then memory"
     )
-    assert "stop" not in told
+    assert "stop" not in summary
     assert "nothing of this" in first_to_break({"stop": (4.0, 5.0, "s")}, 10_000)

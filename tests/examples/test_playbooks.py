@@ -40,7 +40,7 @@ class FakeNvml:
     nvmlClocksThrottleReasonSwThermalSlowdown = 0x20  # noqa: N815
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def nvmlInit(self) -> None:  # noqa: N802
         return
@@ -55,10 +55,10 @@ class FakeNvml:
         return 0x41 if handle else 0x1
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: int, least: int, most: int) -> None:  # noqa: N802
-        self.told.append((handle, least, most))
+        self.calls.append((handle, least, most))
 
     def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:  # noqa: N802
-        self.told.append((handle, "reset"))
+        self.calls.append((handle, "reset"))
 
 
 def test_commands_reach_the_driver(gpus: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_commands_reach_the_driver(gpus: ModuleType, tmp_path: Path, monkeypatch
     assert gpus.gpu_heat("m1", tmp_path, {}) == {"throttling": ["GPU 1"]}
     gpus.lock_clocks("m1", tmp_path, {"mhz": 1200})
     gpus.lock_clocks("m1", tmp_path, {})
-    assert nvml.told == [(0, 0, 1200), (1, 0, 1200), (0, "reset"), (1, "reset")]
+    assert nvml.calls == [(0, 0, 1200), (1, 0, 1200), (0, "reset"), (1, "reset")]
 
 
 def test_the_names_are_those_of_the_real_library() -> None:

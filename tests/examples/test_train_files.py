@@ -40,14 +40,14 @@ def test_it_trains_on_all_samples_without_an_agent(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    told = [each.communicate(timeout=200)[0] for each in ranks]
+    outputs = [each.communicate(timeout=200)[0] for each in ranks]
     assert [each.returncode for each in ranks] == [0, 0]
-    assert told == ["5 steps, 300 samples\n", ""]
+    assert outputs == ["5 steps, 300 samples\n", ""]
 
 
 def test_its_job_file_is_valid() -> None:
     yaml = pytest.importorskip("yaml")
-    told = yaml.safe_load((EXAMPLES / "train_files.yaml").read_text())
-    assert told["script"] == "train_files.py"
-    assert "machines" in told
-    assert set(told) <= {*JobSpec.model_fields, "machines"}
+    spec = yaml.safe_load((EXAMPLES / "train_files.yaml").read_text())
+    assert spec["script"] == "train_files.py"
+    assert "machines" in spec
+    assert set(spec) <= {*JobSpec.model_fields, "machines"}

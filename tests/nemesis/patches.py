@@ -124,7 +124,7 @@ def patched(site: Site) -> Iterator[None]:
         (
             "holdfast.agent.ranks.survivors",
             "_ask_to_leave",
-            lambda control: runs.tell_to_leave(site, control),
+            lambda control: runs.ask_to_leave(site, control),
         ),
         (
             "holdfast.agent.ranks.survivors",

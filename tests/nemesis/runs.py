@@ -125,7 +125,7 @@ async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]
     return sorted(process.rank for process in alive)
 
 
-def tell_to_leave(site: Site, control: str) -> bool:
+def ask_to_leave(site: Site, control: str) -> bool:
     """As :func:`holdfast.agent.ranks.survivors._ask_to_leave`."""
     run, rank = site.controls[control]
     run.processes[rank].leave()
