@@ -172,9 +172,7 @@ class CloudNotices:
             each.id: self._reported_at[each.id] for each in found if each.id in self._reported_at
         }
         due = [
-            each
-            for each in found
-            if now - self._reported_at.get(each.id, -math.inf) >= _again_s(each, now)
+            each for each in found if now - self._reported_at.get(each.id, -math.inf) >= _again_s(each, now)
         ]
         self._reported_at |= {each.id: now for each in due}
         return [*self._withdrawn(found, now), *(self._alert(notice, now) for notice in due)]

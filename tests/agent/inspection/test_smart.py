@@ -112,7 +112,7 @@ def test_a_part_that_is_mounted_or_in_an_array_uses_its_disk(tmp_path: Path) -> 
 
 
 def test_an_inspection_on_command_asks_the_disks(tmp_path: Path) -> None:
-    """A disk that failed since the last look, up to ten minutes ago, is in the findings of a diagnosis; reported once."""
+    """A disk that failed since the last look, up to ten minutes ago, is in the findings of a diagnosis; one report."""
     machine = of_local_driver(tmp_path)
     machine.prints("smartctl", real("s-hitachi-failed"), status=216)
     detector = disks(machine)
