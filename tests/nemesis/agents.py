@@ -59,7 +59,7 @@ class SimAgent(Agent):
             self.metrics,
             client,
             standing=self.standing,
-            on_answer=self._heard,
+            on_answer=self._on_answer,
         )
         prover: Any = Nothing()
         prover.why_not = "there is nothing to prove"
