@@ -10,5 +10,5 @@ def join_names(items: Iterable[object], most: int = 8) -> str:
     names = [str(item) for item in items]
     if not names:
         return "none"
-    told = ", ".join(names[:most])
-    return told if len(names) <= most else f"{told} and {len(names) - most} more"
+    joined = ", ".join(names[:most])
+    return joined if len(names) <= most else f"{joined} and {len(names) - most} more"

@@ -101,7 +101,7 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case Rung.RETRY:
             regular = _of_newest_rung(case, "regular")
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
-            busy = cut_off.why_nobody(case.incident.alerts)
+            busy = cut_off.why_none(case.incident.alerts)
             nobody = _OF_ALL if _shown_by_all(case) else f"no machine at fault{busy and f': {busy}'}"
             spared = _of_newest_rung(case, "spared") or of_several or nobody
             more = (verdict.script, suspect_data(case), regular)

@@ -38,15 +38,15 @@ def must_not_be_of_data(case: RecoveryContext) -> None:
     same = [each for each in past if same_step(known[each.id], now)]
     if same and not may_skip:
         raise LimitError(
-            f"{now.said} came after step {now.position.step} again, as in {same[-1].id}, for which no machine was "
-            "found at fault: the data that is read there is a suspect, and the job is not stopped for it again"
+            f"{now.description} came after step {now.position.step} again, as in {same[-1].id}, for which no machine "
+            "was found at fault: the data that is read there is a suspect, and the job is not stopped for it again"
         )
     since = case.incident.opened_at - FOR_S
     lately = [each for each in past if known[each.id].jumped and each.opened_at >= since]
     if not same and len(lately) >= _SEARCHES:
         raise LimitError(
-            f"{now.said} again, after {len(lately)} searches within a day that found no machine at fault, the last one "
-            f"in {lately[-1].id}: the job is not stopped for another one. Look at its data and learning rate; "
+            f"{now.description} again, after {len(lately)} searches within a day that found no machine at fault, the last "
+            f"one in {lately[-1].id}: the job is not stopped for another one. Look at its data and learning rate; "
             "`holdfast evict MACHINE` takes out one that you suspect"
         )
 

@@ -64,7 +64,7 @@ def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | No
     )
     seen = waits.outlook(wait, again_at, case.ctx.policy.again)
     ledger.put_wait(seen.wait)
-    return seen.said
+    return seen.message
 
 
 async def _in_place(case: RecoveryContext) -> str:

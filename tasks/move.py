@@ -40,7 +40,7 @@ def request(case: RecoveryContext) -> MoveRequest:
     if asked.machine not in case.job_now().machines:
         raise LimitError(f"{asked.machine} does not serve job {case.job} any more: there is nothing to move")
     if planned_move.withdrawn(case.incident, case.ctx.ledger.alerts(case.incident_id)):
-        raise LimitError(f"not moved: the request was withdrawn ({asked.said}); the job trains on")
+        raise LimitError(f"not moved: the request was withdrawn ({asked.description}); the job trains on")
     if late := planned_move.too_late(asked, case.ctx.clock.now(), case.ctx.policy.planned_move):
         raise LimitError(f"not moved: {late}")
     return asked

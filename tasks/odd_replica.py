@@ -19,13 +19,13 @@ def verdict(case: RecoveryContext) -> Verdict | None:
         len(case.job_now().machines)
     ):
         return None
-    return Verdict(suspects=found.machines, confidence=_CONFIDENCE, evidence=found.told)
+    return Verdict(suspects=found.machines, confidence=_CONFIDENCE, evidence=found.reasons)
 
 
 def spared(case: RecoveryContext) -> str:
     """Return why machines whose replicas differ are not accused, as the beginning of a summary; empty: all are."""
     found = _odd(case)
-    return "" if found.machines else "".join(f"{told}; " for told in found.told)
+    return "" if found.machines else "".join(f"{told}; " for told in found.reasons)
 
 
 @one_view()

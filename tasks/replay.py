@@ -58,7 +58,7 @@ class Rounds:
             phase,
             len(groups),
             ", ".join(map(str, _failed(ended))) or "none",
-            "; ".join(_compared(ended).told) or "groups that can be compared agree",
+            "; ".join(_compared(ended).reasons) or "groups that can be compared agree",
         )
         return ended
 
@@ -79,7 +79,7 @@ async def replay(case: RecoveryContext) -> Verdict:
             if why := _untold(first):
                 told = f"{unplayed.COULD_NOT} ({why})"
                 outcome = ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=())
-                decision = ReplayDecision(next=Next.NOBODY, reason=told)
+                decision = ReplayDecision(next=Next.NO_SUSPECT, reason=told)
                 break
             horizontal.update(_failed(first[0]))
             vertical.update(_failed(first[1]))
@@ -92,7 +92,7 @@ async def replay(case: RecoveryContext) -> Verdict:
             if decision.next is not Next.AGAIN:
                 break
         if decision.next is Next.BLAME_CODE and (why := _nothing_seen(case, first)):
-            decision = ReplayDecision(next=Next.NOBODY, reason=why)
+            decision = ReplayDecision(next=Next.NO_SUSPECT, reason=why)
         verdict = Verdict(
             suspects=tuple(job.machines[i] for i in decision.suspects),
             confidence=outcome.confidence,
@@ -135,7 +135,7 @@ async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayV
     A machine is compared by itself only where it holds a whole pipeline.
     """
     second = await rounds.both()
-    told = tuple(line for phase in first for line in _compared(phase).told)
+    told = tuple(line for phase in first for line in _compared(phase).reasons)
     odd_h, odd_v = (_again(one, other) for one, other in zip(first, second, strict=True))
     outcome = replay_groups.suspects(rounds.plan, odd_h, odd_v)
     decision = replay_groups.decide(outcome, limit, 0)
@@ -151,7 +151,7 @@ async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
         why = "groups differ, and there are too few of them to know which is right"
         return ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=(why,)), ()
     once, twice = await rounds.alone(), await rounds.alone()
-    return replay_groups.alone(_again(once, twice)), _compared(once).told
+    return replay_groups.alone(_again(once, twice)), _compared(once).reasons
 
 
 def _differ(phases: Round) -> bool:

@@ -144,7 +144,7 @@ async def _swap(case: RecoveryContext, asked: MoveRequest, standby: str) -> str:
                 }
         leaving = ledger.machine(asked.machine)
         ledger.drain(
-            asked.machine, leaving.incarnation, Scope.CLUSTER, f"left: {asked.said}", case.job, case.lease
+            asked.machine, leaving.incarnation, Scope.CLUSTER, f"left: {asked.description}", case.job, case.lease
         )
         machines[slot] = standby
         ledger.set_job(case.job, machines=tuple(machines))
@@ -241,7 +241,7 @@ async def hand_back(case: RecoveryContext) -> str:
             if not fleet.lost(forgot):
                 case.ledger.set_machine(asked.machine, state=MachineState.STANDBY)
                 return {"fate": fate.value}
-        why = f"left by {case.incident_id}: {asked.said}"
+        why = f"left by {case.incident_id}: {asked.description}"
         life = _life_asked_about(case, asked.machine) or machine.incarnation
         try:
             await take_out(ctx, asked.machine, why, Scope.CLUSTER, life, job=case.job, holder=case.lease)

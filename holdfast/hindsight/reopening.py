@@ -76,7 +76,7 @@ def _context(record: Record, job: Job) -> JobContext:
     return JobContext(
         job=job,
         now=row.opened_at,
-        heard_at=row.detected_at,
+        received_at=row.detected_at,
         code_changed_at=_changed_at(record.epochs, row.epoch, job),
     )
 

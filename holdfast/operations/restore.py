@@ -58,9 +58,9 @@ async def plan(search: Search) -> RestorePlan:
     made, error = await _made(search)
     decision = from_zero.decide(_facts(search, made, error), search.ctx.policy.restore)
     if decision.act is from_zero.Consequence.WAIT:
-        raise WaitError(f"job {search.job.name}: {decision.said}")
+        raise WaitError(f"job {search.job.name}: {decision.summary}")
     if decision.act is from_zero.Consequence.ASK:
-        raise (StoreAwayError if decision.unknown else LimitError)(decision.said, Missing.STATE)
+        raise (StoreAwayError if decision.unknown else LimitError)(decision.summary, Missing.STATE)
     return made.model_copy(update={"reasons": (*made.reasons, decision.why)}) if decision.why else made
 
 

@@ -132,9 +132,9 @@ def work(
         causes: incident id to class.
         sizes: of epochs, the share of the wanted machines that they ran on; those left out had all.
     """
-    told: dict[int, list[StretchLike]] = {}
+    reported: dict[int, list[StretchLike]] = {}
     for stretch in stretches:
-        told.setdefault(stretch.epoch, []).append(stretch)
+        reported.setdefault(stretch.epoch, []).append(stretch)
     typical = _typical_step(epochs)
     spans: list[Span] = []
     reached = 0
@@ -142,7 +142,7 @@ def work(
         cause = causes.get(row.incident_id or "", "")
         rows = [
             _Part(s.first_step, s.last_step, s.begun_at, s.ended_at, s.stall_s)
-            for s in told.get(row.epoch, ())
+            for s in reported.get(row.epoch, ())
         ]
         rows = rows or _whole(row, typical)
         for part in rows:

@@ -105,11 +105,11 @@ def _ec2_event(given: dict[str, object]) -> Notice | None:
         return None
     if event.code not in _EC2_CODES:
         raise ValueError(f"unknown event code {event.code!r}")
-    told = f"EC2: {_EC2_CODES[event.code]} from {event.not_before}"
+    text = f"EC2: {_EC2_CODES[event.code]} from {event.not_before}"
     return Notice(
         id=event.event_id,
         source=MoveSource.MAINTENANCE,
-        text=f"{told} ({event.description})" if event.description else told,
+        text=f"{text} ({event.description})" if event.description else text,
         deadline_at=_ec2_time(event.not_before),
     )
 
@@ -162,11 +162,11 @@ def _azure_event(name: str, given: dict[str, object]) -> Notice | None:
     if event.event_type == "Freeze":
         return None
     preempts = event.event_type == "Preempt"
-    told = f"Azure: {event.event_type.lower()} of this machine"
+    text = f"Azure: {event.event_type.lower()} of this machine"
     return Notice(
         id=event.event_id,
         source=MoveSource.PREEMPTION if preempts else MoveSource.MAINTENANCE,
-        text=f"{told} ({event.description})" if event.description else told,
+        text=f"{text} ({event.description})" if event.description else text,
         # Empty once it has started.
         deadline_at=_rfc(event.not_before) if event.not_before else None,
     )

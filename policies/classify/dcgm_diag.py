@@ -33,13 +33,13 @@ def json_in(text: str) -> dict[str, Any] | None:
     return longest
 
 
-def judge(machine: str, told: Any) -> list[Finding]:
+def judge(machine: str, output: Any) -> list[Finding]:
     """Return findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU).
 
     A failed test is sure where its severity requires that the GPU be isolated or reset, or where it has no severity and
     tests hardware. The setup of a machine (persistence mode, the environment) accuses no machine.
     """
-    tests = tests_in(told)
+    tests = tests_in(output)
     failed = [
         Finding(
             check="vendor",
@@ -56,9 +56,9 @@ def judge(machine: str, told: Any) -> list[Finding]:
     return [Finding(check="vendor", machine=machine, ok=True, detail=f"{len(tests)} results of dcgmi diag")]
 
 
-def tests_in(told: Any) -> list[tuple[str, str, str, str, int | None]]:
+def tests_in(output: Any) -> list[tuple[str, str, str, str, int | None]]:
     """Return every test's result: see :func:`_results`."""
-    return list(_results(told))
+    return list(_results(output))
 
 
 def _results(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int | None]]:
@@ -72,18 +72,18 @@ def _results(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, in
     status = node.get("status", node.get("result"))
     if isinstance(status, str):
         gpu = node.get("gpu_id", node.get("gpu_ids", node.get("entity_id", "?")))
-        said = node.get("warnings") or node.get("info") or ""
-        words = said if isinstance(said, str) else json.dumps(said)
-        yield name, str(gpu), status.lower(), words, _severity(said)
+        warnings = node.get("warnings") or node.get("info") or ""
+        words = warnings if isinstance(warnings, str) else json.dumps(warnings)
+        yield name, str(gpu), status.lower(), words, _severity(warnings)
     for key, value in node.items():
         # DCGM 4 summarises each test beside its results.
         if key != "test_summary" or not node.get("results"):
             yield from _results(value, name)
 
 
-def _severity(said: Any) -> int | None:
+def _severity(warnings: Any) -> int | None:
     """Return the gravest severity that the warnings name; None when none does."""
-    listed = said if isinstance(said, list) else []
+    listed = warnings if isinstance(warnings, list) else []
     named = [one["error_severity"] for one in listed if isinstance(one, dict) and "error_severity" in one]
     known = [one for one in named if isinstance(one, int)]
     return next((one for one in known if one in OF_HARDWARE), known[0] if known else None)

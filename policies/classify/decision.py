@@ -23,7 +23,7 @@ class JobContext(Frozen):
     """... within so many seconds."""
     ended: tuple[int, ...] = ()
     """Ranks of the present epoch that ended with status 0, while others did not."""
-    heard_at: float | None = None
+    received_at: float | None = None
     """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
     listening_since: float = 0.0
     """When the gateway came or took over: reports of earlier events arrive late, and in any order."""

@@ -29,8 +29,8 @@ def of_exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
     root = next((alert for alert in roots if alert.rank == found.rank), roots[0])
     first, *more = found.reasons
     ended = [rank for rank in context.ended if rank != found.rank]
-    told = f"{first}, after {len(ended)} other ranks had ended with status 0" if ended else first
-    found = found.model_copy(update={"root": root.key, "reasons": (told, *more)})
+    reason = f"{first}, after {len(ended)} other ranks had ended with status 0" if ended else first
+    found = found.model_copy(update={"root": root.key, "reasons": (reason, *more)})
     if found.incident_class is not IncidentClass.JOB_CRASH:
         return found
     beside = explaining(alerts, {Beside.EXIT, _how(root)}, found.machine, policy)
@@ -78,10 +78,10 @@ def _by_cause(found: Classification, root: Alert) -> Classification:
         return found
     if CAUSES[cause] in OF_ALL and _killed(root):
         return found
-    means, told = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
+    means, reason = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
     if message := str(root.evidence.get("message") or ""):
-        told = f"{told}: {message[:200]}"
-    changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
+        reason = f"{reason}: {message[:200]}"
+    changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, reason)}
     if means in OF_ALL:
         changed |= {"machine": None, "rank": None}
     return found.model_copy(update=changed)

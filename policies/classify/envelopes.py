@@ -40,7 +40,7 @@ def unwrapped(log: str) -> str:
         return log
     text = lived_on.plain(log)
     if _ESCAPED in text or _DOCKER in text:
-        text = "".join(map(_told, text.splitlines(keepends=True)))
+        text = "".join(map(_unpacked, text.splitlines(keepends=True)))
     if _KEPT.search(text):
         text = "".join(_parts(text))
     frames = (frame["prefix"] for frame in _FRAME.finditer(text))
@@ -70,11 +70,11 @@ def _shape(prefix: str) -> str:
 def _parts(text: str) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         kept = _KEPT.match(line)
-        said = line[kept.end() :] if kept else line
-        yield said.rstrip("\n") if kept and kept["part"] == "P" else said
+        rest = line[kept.end() :] if kept else line
+        yield rest.rstrip("\n") if kept and kept["part"] == "P" else rest
 
 
-def _told(line: str) -> str:
+def _unpacked(line: str) -> str:
     """Return the traceback in a line of JSON, or the line that Docker kept in it; any other line as it is."""
     if _ESCAPED not in line and _DOCKER not in line:
         return line
@@ -103,7 +103,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _unescaped(line: str) -> str:
     before, _, raised = line.partition(START)
-    said = _ESCAPE.sub(
+    traceback = _ESCAPE.sub(
         lambda each: chr(int(each[1], 16)) if each[1] else _PLAIN.get(each[2], each[2]), raised
     )
-    return f"{before}\n{START}{said}"
+    return f"{before}\n{START}{traceback}"

@@ -93,14 +93,14 @@ def _user_code(wrong: Sequence[Alert], job: Job, code_changed_at: float | None) 
 def _refused(exits: Sequence[Alert]) -> Classification:
     first = next((alert for alert in exits if usage_errors.message_of(alert)), exits[0])
     ranks = sorted({alert.rank for alert in exits if alert.rank is not None})
-    told = f"ranks {ranks} ended with status {usage_errors.STATUS}, as for a command line that is refused"
-    said = usage_errors.message_of(first)
+    reason = f"ranks {ranks} ended with status {usage_errors.STATUS}, as for a command line that is refused"
+    message = usage_errors.message_of(first)
     return Classification(
         incident_class=IncidentClass.USER_CODE_ERROR,
-        confidence=0.9 if said else 0.8,
+        confidence=0.9 if message else 0.8,
         machine=None,
         rank=first.rank,
-        reasons=(f"{said}: {told}" if said else told,),
+        reasons=(f"{message}: {reason}" if message else reason,),
     )
 
 

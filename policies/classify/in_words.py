@@ -19,14 +19,14 @@ def cause(incident: Incident) -> str:
     own = [
         each for each in _exits(incident.alerts) if each.rank == incident.rank and not _later(each, incident)
     ]
-    told = next((said for each in own if (said := _message(each))), "")
-    said = f"{first} ({told})" if told and told[:40] not in first else first
+    message = next((summary for each in own if (summary := _message(each))), "")
+    summary = f"{first} ({message})" if message and message[:40] not in first else first
     if incident.incident_class is IncidentClass.JOB_HANG and (seen := _seen_late(incident)):
-        return f"{said}; then {seen}"
+        return f"{summary}; then {seen}"
     if late := _killed_late(incident):
         first = f"rank {late.rank} on {late.machine} {_how(late)}{_killed_too(incident, late.rank)}"
-        return f"{first}; reported before: {said}"
-    return f"{said}{_killed_too(incident, incident.rank)}"
+        return f"{first}; reported before: {summary}"
+    return f"{summary}{_killed_too(incident, incident.rank)}"
 
 
 def _killed_too(incident: Incident, first: int | None) -> str:
@@ -93,8 +93,8 @@ def since(incident: Incident) -> str:
 
 
 def _ended(exit_: Alert) -> str:
-    told = _message(exit_)
-    return f"rank {exit_.rank} on {exit_.machine} {_how(exit_)}{f' ({told})' if told else ''}"
+    message = _message(exit_)
+    return f"rank {exit_.rank} on {exit_.machine} {_how(exit_)}{f' ({message})' if message else ''}"
 
 
 def _exits(alerts: Sequence[Alert]) -> list[Alert]:

@@ -44,7 +44,7 @@ from holdfast.policies.detect import switches
 from holdfast.policies.escalate import repeated
 from holdfast.policies.join_names import join_names
 
-_OF_NOBODY = (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE)
+_OF_NO_MACHINE = (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE)
 
 
 def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None = None) -> Decision:
@@ -74,9 +74,9 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
     )
     if isinstance(decision, Classification):
         named = suspects.named(kept, decision.machine, context.job)
-        told = [context.meanwhile] if context.meanwhile else []
+        meanwhile = [context.meanwhile] if context.meanwhile else []
         return decision.model_copy(
-            update={"reasons": (*decision.reasons, *told, *dropped), "suspects": named}
+            update={"reasons": (*decision.reasons, *meanwhile, *dropped), "suspects": named}
         )
     running = [f"version {context.job.code_version} is running already" for each in kept if is_update(each)]
     return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
@@ -223,7 +223,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
             reasons = (*reasons, described(beside))
         elif shared := common_cause.of_pace(alerts, context.job, policy):
             reasons = (*reasons, shared)
-    elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:
+    elif row.means in _OF_NO_MACHINE and root.kind is not AlertKind.REPLICA_DIFFERS:
         machine = None  # as for NaN: the first reporter hardly points to the culprit
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
         switch = switches.shared(machines, alerts, policy.detect.network.switches)
@@ -270,7 +270,7 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     first = min(alert.at for alert in cascades)
     doubtful = [name for name in context.job.machines if name in context.doubtful]
     # Counted from when it was heard: a machine's clock may be minutes off.
-    began = first if context.heard_at is None else context.heard_at
+    began = first if context.received_at is None else context.received_at
     until = began + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
     if first < context.listening_since:
         until = max(until, context.listening_since + policy.classify.late_s)
@@ -278,19 +278,19 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     if context.now < until:
         why = f"{join_names(doubtful)} may be lost" if doubtful else "the peer's own report may still come"
         return TooEarly(until_s=until, why=f"ranks {ranks} lost a peer; {why}")
-    told = f"ranks {ranks} lost a peer"
+    reason = f"ranks {ranks} lost a peer"
     if context.ended:
         named = (
             f"rank {context.ended[0]}" if len(context.ended) == 1 else f"ranks {join_names(context.ended)}"
         )
-        told = f"{named} ended with status 0 before the others, by the job's own doing; {told}"
+        reason = f"{named} ended with status 0 before the others, by the job's own doing; {reason}"
     else:
-        told += ", and no rank or machine reported a cause"
+        reason += ", and no rank or machine reported a cause"
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,
         confidence=0.5,
         rank=context.ended[0] if len(context.ended) == 1 else None,
-        reasons=(told, *_observations(alerts)),
+        reasons=(reason, *_observations(alerts)),
     )
 
 

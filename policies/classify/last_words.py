@@ -229,8 +229,8 @@ def behind(error: Mapping[str, Any]) -> Match | None:
     own = [index for index, line in enumerate(lines) if line["type"] == kind]
     if own and error.get("at") is None and not kind.endswith("Group"):
         lines = lines[: own[-1]]  # of a log: what follows is not its own; the members of a group are
-    said = (f"{line[0]} {more[0] if (more := _MORE.match(text, line.end())) else ''}" for line in lines)
-    found = registry(RANK_LOG_FILE).matches("\n".join(each.replace("\n", " ") for each in said))
+    messages = (f"{line[0]} {more[0] if (more := _MORE.match(text, line.end())) else ''}" for line in lines)
+    found = registry(RANK_LOG_FILE).matches("\n".join(each.replace("\n", " ") for each in messages))
     return next((match for match in found if not match.pattern.cascade), found[0] if found else None)
 
 

@@ -57,17 +57,17 @@ def detail(mdadm: str) -> Array | None:
     """Return the array in the output of ``mdadm --detail``; None where its state is not in it."""
     named = _DETAIL.search(mdadm)
     fields = {name: value.strip() for name, value in _FIELD.findall(mdadm)}
-    said = fields.get("State")
-    if named is None or said is None:
+    shown = fields.get("State")
+    if named is None or shown is None:
         return None
     missing = _number(fields.get("Raid Devices")) - _number(fields.get("Active Devices"))
-    words = {word.strip() for word in said.split(",")}
+    words = {word.strip() for word in shown.split(",")}
     # Versions before 3.2 call an array degraded however many members it has lost.
     if "FAILED" in words or missing > _SURVIVED.get(fields.get("Raid Level", ""), missing):
         state = State.BROKEN
     else:
         state = State.DEGRADED if "degraded" in words else State.WHOLE
-    return Array(name=named[1], state=state, detail=said)
+    return Array(name=named[1], state=state, detail=shown)
 
 
 def _drawn(block: str) -> Array | None:

@@ -22,8 +22,8 @@ def manual(alerts: Sequence[Alert]) -> Classification | None:
     if manual is None:
         return None
     wanted = IncidentClass(manual.evidence.get("class") or IncidentClass.JOB_CRASH)
-    said = f"{manual.evidence.get('by') or 'an unnamed person'} asked for {wanted.value}"
-    reasons = [f"{said}: {manual.evidence['text']}" if manual.evidence.get("text") else said]
+    request = f"{manual.evidence.get('by') or 'an unnamed person'} asked for {wanted.value}"
+    reasons = [f"{request}: {manual.evidence['text']}" if manual.evidence.get("text") else request]
     if wanted is IncidentClass.MACHINE_FAULT and manual.machine is None:
         wanted = IncidentClass.JOB_CRASH
         reasons.append("no machine was named, so it is diagnosed as a crash")

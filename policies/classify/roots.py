@@ -49,8 +49,8 @@ def separate(alerts: Iterable[Alert]) -> SeparatedExits:
     exits = [alert for alert in ended if not alert.evidence.get(WAITED)]
     roots = [alert for alert in exits if not alert.evidence.get("cascade")]
     if not roots:
-        said = [alert for alert in listed if _tells_a_cause(alert)]
-        roots = [alert for alert in exits if any(_before(line, alert) for line in said)]
+        causes = [alert for alert in listed if _names_a_cause(alert)]
+        roots = [alert for alert in exits if any(_before(line, alert) for line in causes)]
     chosen = {alert.key for alert in roots}
     cascades = [alert for alert in exits if alert.key not in chosen]
     return SeparatedExits(
@@ -62,8 +62,8 @@ def separate(alerts: Iterable[Alert]) -> SeparatedExits:
 
 def failed_at(alert: Alert) -> float:
     """Return when the rank failed: its own report, else when its agent saw it end (Unix seconds)."""
-    told = alert.evidence.get("failed_at")
-    return float(told) if isinstance(told, int | float) else alert.at
+    reported = alert.evidence.get("failed_at")
+    return float(reported) if isinstance(reported, int | float) else alert.at
 
 
 def _likeliest(alert: Alert) -> tuple[bool, float, int, str]:
@@ -83,5 +83,5 @@ def _before(line: Alert, exit_: Alert) -> bool:
     return _rank(line) == _rank(exit_) and exit_.at - line.at <= NEAR_S
 
 
-def _tells_a_cause(alert: Alert) -> bool:
+def _names_a_cause(alert: Alert) -> bool:
     return alert.kind is AlertKind.RANK_LOG and alert.evidence.get("cause") in OWN_CAUSES

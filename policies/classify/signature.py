@@ -55,11 +55,11 @@ class Signature(Frozen):
         return self.what.endswith(_JUMP)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The signature in words."""
         where = [f"rank {self.rank}" if self.rank is not None else "", self.machine or "", self.frame]
-        told = ", ".join(filter(None, where))
-        return (self.what or "unknown failure") + (f" ({told})" if told else "")
+        place = ", ".join(filter(None, where))
+        return (self.what or "unknown failure") + (f" ({place})" if place else "")
 
 
 def of(

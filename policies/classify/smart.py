@@ -38,24 +38,24 @@ class Disk(Frozen):
 
 def read(output: str) -> Disk | None:
     """Return the disk; None where the output does not report its health."""
-    told = json_in(output) or {}
-    status = _int(_at(told, "smartctl", "exit_status")) or 0
+    report = json_in(output) or {}
+    status = _int(_at(report, "smartctl", "exit_status")) or 0
     if status & NOT_READ:
         return None
-    passed, errors = _at(told, "smart_status", "passed"), {} if status & GARBLED else _errors(told)
+    passed, errors = _at(report, "smart_status", "passed"), {} if status & GARBLED else _errors(report)
     if not isinstance(passed, bool) and not errors:
         return None
-    disk = Disk(name=str(_at(told, "device", "name") or ""), errors=errors)
+    disk = Disk(name=str(_at(report, "device", "name") or ""), errors=errors)
     if passed is not False:
         return disk
-    mild = _mild(told)
-    said = mild or _attributes(told) or "its own assessment is that it fails"
-    return disk.model_copy(update={"failing": not mild, "noted": mild, "why": said})
+    mild = _mild(report)
+    why = mild or _attributes(report) or "its own assessment is that it fails"
+    return disk.model_copy(update={"failing": not mild, "noted": mild, "why": why})
 
 
-def _mild(told: dict[str, Any]) -> str:
+def _mild(report: dict[str, Any]) -> str:
     """Return the warning of an NVMe disk that only is hot, or old without an error; else empty."""
-    log = _at(told, "nvme_smart_health_information_log")
+    log = _at(report, "nvme_smart_health_information_log")
     bits = _int(_at(log, "critical_warning")) or 0
     if not bits or bits & ~(HOT | WORN):
         return ""
@@ -67,29 +67,29 @@ def _mild(told: dict[str, Any]) -> str:
     return "it is too hot or too cold"
 
 
-def _attributes(told: dict[str, Any]) -> str:
+def _attributes(report: dict[str, Any]) -> str:
     """Return the attributes of an ATA disk that are below their threshold now."""
     return ", ".join(
         f"{row.get('name')} {row.get('value')} (threshold {row.get('thresh')})"
-        for row in _rows(told)
+        for row in _rows(report)
         if row.get("when_failed") == "now"
     )[:200]
 
 
-def _errors(told: dict[str, Any]) -> dict[str, int]:
-    found = {"media_errors": _int(_at(told, "nvme_smart_health_information_log", "media_errors"))}
+def _errors(report: dict[str, Any]) -> dict[str, int]:
+    found = {"media_errors": _int(_at(report, "nvme_smart_health_information_log", "media_errors"))}
     for way in ("read", "write"):
-        count = _int(_at(told, "scsi_error_counter_log", way, "total_uncorrected_errors"))
+        count = _int(_at(report, "scsi_error_counter_log", way, "total_uncorrected_errors"))
         found[f"uncorrected_{way}_errors"] = count
-    for row in _rows(told):
+    for row in _rows(report):
         name = ATA_COUNTERS.get(_int(row.get("id")) or 0)
         if name:
             found[name] = _int(_at(row, "raw", "value"))
     return {name: count for name, count in found.items() if count is not None}
 
 
-def _rows(told: dict[str, Any]) -> list[dict[str, Any]]:
-    table = _at(told, "ata_smart_attributes", "table")
+def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
+    table = _at(report, "ata_smart_attributes", "table")
     return [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from holdfast.models.alert import Alert
 
 STATUS = 2
-_SAID = re.compile(r"^(?:\S+: error: .+|Error: .+|[│|] (?:No such|Missing|Invalid) .+)$", re.MULTILINE)
+_MESSAGE = re.compile(r"^(?:\S+: error: .+|Error: .+|[│|] (?:No such|Missing|Invalid) .+)$", re.MULTILINE)
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE | re.MULTILINE)
 _LONGEST = 300
 BY_SESSION = "ScriptRefusedError"
@@ -38,7 +38,7 @@ def find(roots: Sequence[Alert], ranks: int) -> list[Alert]:
 def message_of(alert: Alert) -> str:
     """Return the message about the command line in the rank's last words; empty: there is none."""
     tail = str(alert.evidence.get("log_tail") or "")
-    found = _SAID.findall(tail) if _USAGE.search(tail) else []
+    found = _MESSAGE.findall(tail) if _USAGE.search(tail) else []
     return str(found[-1]).strip("│| ")[:_LONGEST] if found else ""
 
 
@@ -54,7 +54,7 @@ def refusal(roots: Sequence[Alert]) -> str:
     return (named or messages or [""])[0][:_LONGEST_REFUSAL]
 
 
-def is_told(alert: Alert) -> bool:
+def is_refusal(alert: Alert) -> bool:
     """Return whether a rank ended with a word about its command line: that of every rank, whatever its machine."""
     return _refused(alert) and bool(message_of(alert))
 

@@ -103,10 +103,10 @@ def resolved(code: int, line: str = "") -> XidEntry:
 
 
 def _of_link(entry: XidEntry, line: str) -> XidEntry:
-    told = nvlink.action(line, catalogue().nvlink_units)
-    if not told:
+    name = nvlink.action(line, catalogue().nvlink_units)
+    if not name:
         return entry
-    action = XidAction(told)
+    action = XidAction(name)
     return entry.model_copy(update={"action": action, "lost": action is XidAction.RESET_GPU})
 
 

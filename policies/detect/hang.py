@@ -148,7 +148,7 @@ def vote(
         working=work.ranks,
         starting=any(rank.steps_done == 0 for rank in ranks),
         exempt="" if hang else exempt,
-        reasons=(*signals.values(), *_told_of_ended(ended, ranks)),
+        reasons=(*signals.values(), *_reasons_of_ended(ended, ranks)),
     )
 
 
@@ -267,7 +267,7 @@ def _is_stuck(rank: HangFacts, policy: HangPolicy) -> bool:
     return rank.process_state[:1] in STUCK_STATES
 
 
-def _told_of_ended(ended: Sequence[int], ranks: Sequence[HangFacts]) -> list[str]:
+def _reasons_of_ended(ended: Sequence[int], ranks: Sequence[HangFacts]) -> list[str]:
     return (
         [f"ranks {join_names(ended)} ended with status 0, {len(ranks)} others have not come to their end"]
         if ended

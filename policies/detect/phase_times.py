@@ -34,8 +34,8 @@ class Spread(Frozen):
 
 def spread(values: Sequence[float | None] | npt.NDArray[np.float64]) -> Spread:
     """Compute median and outliers of seconds by rank (None or NaN: not reported)."""
-    told = np.asarray([np.nan if value is None else value for value in values], dtype=float)
-    known = told[~np.isnan(told)]
+    seconds = np.asarray([np.nan if value is None else value for value in values], dtype=float)
+    known = seconds[~np.isnan(seconds)]
     if not known.size:
         return Spread(median_s=0.0, worst_s=0.0)
     median = float(np.median(known))
@@ -44,6 +44,6 @@ def spread(values: Sequence[float | None] | npt.NDArray[np.float64]) -> Spread:
         return result
     deviation = 1.4826 * float(np.median(np.abs(known - median)))
     limit = max(median + FAR * deviation, median * MORE, median + LEAST_S)
-    far = np.flatnonzero(np.nan_to_num(told, nan=-1.0) > limit)
-    slowest = far[np.argsort(-told[far], kind="stable")]
+    far = np.flatnonzero(np.nan_to_num(seconds, nan=-1.0) > limit)
+    slowest = far[np.argsort(-seconds[far], kind="stable")]
     return result.model_copy(update={"outliers": tuple(int(rank) for rank in slowest)})

@@ -130,10 +130,10 @@ def judge(
             else:
                 known[place, path] = KnownResults()
         doubtful |= _judge_still(place, found.still, known, odd, limits)
-    told = {rank: tuple(sorted(paths)) for rank, paths in sorted(odd.items())}
+    by_rank = {rank: tuple(sorted(paths)) for rank, paths in sorted(odd.items())}
     return (
         RoundResult(
-            odd=told,
+            odd=by_rank,
             split=tuple(sorted(split)),
             doubtful=doubtful,
             compared=compared,

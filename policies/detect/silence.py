@@ -114,14 +114,14 @@ def why_cut_off(silent_s: float, asked: Sequence[AskedPeer]) -> str:
         silent_s: seconds since the gateway last answered this machine.
         asked: other machines that were asked just now; none: no machine could take over, so there is no danger.
     """
-    hear = [
+    served = [
         each
         for each in asked
         # All the time, not since a moment ago: a gateway that comes back does not reach all machines at once.
         if each.contact and each.contact.heard_s < silent_s / 2 and each.contact.since_s >= silent_s
     ]
-    if hear:
-        return f"the gateway has not answered for {silent_s:.1f} s, but answers {hear[0].name}"
+    if served:
+        return f"the gateway has not answered for {silent_s:.1f} s, but answers {served[0].name}"
     if asked and not any(each.reached for each in asked):
         return f"neither the gateway nor any of {len(asked)} other machines has answered for {silent_s:.1f} s"
     return ""

@@ -84,10 +84,10 @@ def weigh(
 
 def _of_the_job(now: Accusation, past: Sequence[Accusation]) -> str:
     """Return why the job's own doing makes these ranks stand out; empty: it is not known to."""
-    told = f"it comes from the job, not from {join_names(now.machines)}"
+    origin = f"it comes from the job, not from {join_names(now.machines)}"
     if elsewhere := _habit(now, past):
-        return f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: {told}"
-    return f"rank 0 stood out at every start: {told}" if _prepares(now, past) else ""
+        return f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: {origin}"
+    return f"rank 0 stood out at every start: {origin}" if _prepares(now, past) else ""
 
 
 def _habit(now: Accusation, past: Sequence[Accusation]) -> tuple[str, ...]:

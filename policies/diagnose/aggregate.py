@@ -95,13 +95,13 @@ def aggregate(
     own = [dump for dump in stacks if dump.rank is None or dump.rank < job.spec.world_size]
     answer = _analysed(own, job, policy, blocked, made, wait)
     ended = ended_parts.by_rank(own)
-    told = ended_parts.in_words(ended)
+    parts = ended_parts.in_words(ended)
     if answer.explained:
         excuse = "" if answer.suspects else answer.reasons[0]
-        return answer.model_copy(update={"reasons": (*answer.reasons, *told), "excuse": excuse})
-    script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(told))
+        return answer.model_copy(update={"reasons": (*answer.reasons, *parts), "excuse": excuse})
+    script = _apart_in_checkpoint(own) or ("" if answer.suspects else "; ".join(parts))
     excuse = "" if answer.sure else _held(answer.outliers, own) or ended_parts.excuse(answer.outliers, ended)
-    reasons = (*answer.reasons, *told)
+    reasons = (*answer.reasons, *parts)
     return answer.model_copy(update={"script": script, "excuse": excuse, "reasons": reasons})
 
 
@@ -121,11 +121,11 @@ def _analysed(  # noqa: PLR0917
         return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
     odd = odd or _children(own, job, policy) or _undumped(own, world, wait)
     if odd is None:
-        return Aggregation(groups=found, reasons=(_nobody(found),))
+        return Aggregation(groups=found, reasons=(_why_none(found),))
     return _name_machines(found, odd, job, policy, made)
 
 
-def _nobody(found: Sequence[StackGroup]) -> str:
+def _why_none(found: Sequence[StackGroup]) -> str:
     """Say why no rank stands out."""
     if ahead := _ahead(found):
         where = next(group.top for group in found if group.dominant and not group.waiting)

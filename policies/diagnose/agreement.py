@@ -36,13 +36,13 @@ class Agreement(Frozen):
     """Their numbers."""
     differ: bool = False
     """Some groups that must agree do not; without ``odd`` there is no evidence which is right."""
-    told: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 def compare(groups: Sequence[GroupResults]) -> Agreement:
     """Compare the groups of one phase."""
     odd: list[int] = []
-    told: list[str] = []
+    reasons: list[str] = []
     differ = False
     for members in _equals(groups):
         counts = Counter(groups[index].digests for index in members)
@@ -51,15 +51,15 @@ def compare(groups: Sequence[GroupResults]) -> Agreement:
         differ = True
         (right, votes), *_ = counts.most_common()
         if len(members) < AT_LEAST or 2 * votes <= len(members):
-            told.append(f"groups {', '.join(map(str, members))} compute {len(counts)} different results")
+            reasons.append(f"groups {', '.join(map(str, members))} compute {len(counts)} different results")
             continue
         others = [index for index in members if groups[index].digests != right]
         odd += others
-        told += [
+        reasons += [
             f"group {index} differs from {votes} others: {first_difference(groups[index].digests, right)}"
             for index in others
         ]
-    return Agreement(odd=tuple(sorted(odd)), differ=differ, told=tuple(told))
+    return Agreement(odd=tuple(sorted(odd)), differ=differ, reasons=tuple(reasons))
 
 
 def again(first: Sequence[GroupResults], second: Sequence[GroupResults]) -> tuple[int, ...]:

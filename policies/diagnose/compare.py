@@ -24,22 +24,22 @@ def odd_digests(findings: Iterable[Finding]) -> tuple[set[str], list[str]]:
         if finding.digest:
             groups[finding.check, finding.kind].append(finding)
     odd: set[str] = set()
-    told: list[str] = []
+    reasons: list[str] = []
     for (check, kind), members in sorted(groups.items()):
         counts = Counter(member.digest for member in members)
         if len(counts) == 1:
             continue
         (winner, votes), *_ = counts.most_common()
         if 2 * votes <= len(members):
-            told.append(f"{check} ({kind}): {_sides(members, counts)}: no majority, so no machine is accused")
+            reasons.append(f"{check} ({kind}): {_sides(members, counts)}: no majority, so no machine is accused")
             continue
         accused = {member.machine for member in members if member.digest != winner}
         odd |= accused
-        told.append(
+        reasons.append(
             f"{check} ({kind}): {votes} of {len(members)} processes agree; {', '.join(sorted(accused))} "
             f"computed another result"
         )
-    return odd, told
+    return odd, reasons
 
 
 def _sides(members: Iterable[Finding], counts: Counter[str]) -> str:

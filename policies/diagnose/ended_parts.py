@@ -20,7 +20,7 @@ def by_rank(stacks: Sequence[StackDump]) -> dict[int, EndedPart]:
 
 def in_words(ended: dict[int, EndedPart]) -> tuple[str, ...]:
     """Return a line for each of the first few ranks, and one for the others."""
-    lines = [_told(rank, ended[rank]) for rank in sorted(ended)[:_MOST]]
+    lines = [_described(rank, ended[rank]) for rank in sorted(ended)[:_MOST]]
     return (*lines, *([f"so did parts of {len(ended) - _MOST} more ranks"] if len(ended) > _MOST else []))
 
 
@@ -33,10 +33,10 @@ def excuse(outliers: Collection[int], ended: dict[int, EndedPart]) -> str:
         return ""
     first = min(outliers)
     more = f", and so do ranks {join_names(sorted(outliers)[1:])}" if len(outliers) > 1 else ""
-    return f"{_told(first, ended[first])}{more}: the job's own doing, no machine is at fault"
+    return f"{_described(first, ended[first])}{more}: the job's own doing, no machine is at fault"
 
 
-def _told(rank: int, ended: EndedPart) -> str:
+def _described(rank: int, ended: EndedPart) -> str:
     if not ended.part:
         return f"rank {rank} could not start a thread ({ended.error})"
     at = f" ({ended.place})" if ended.place else ""

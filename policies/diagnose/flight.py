@@ -72,7 +72,7 @@ def analyse(
         return FlightVerdict(reasons=("no rank left a record of its collectives",))
     groups = by_group(known, world)
     in_wait = {rank for group in groups for rank in group.waiting()}
-    told = [line for group in groups for line in (*_late(group), *group.mismatches())]
+    reasons = [line for group in groups for line in (*_late(group), *group.mismatches())]
     if disputed := next((line for group in groups for line in group.mismatches()), ""):
         odd = frozenset(rank for group in groups for rank in group.disagreeing())
         found = _Cause(odd=odd, program=disputed)
@@ -83,11 +83,11 @@ def analyse(
     limit = (policy or Policy.load().aggregate).limit(len(job.machines))
     alone = len(job.machines) == 1
     clear = few and not alone and len(machines) <= limit
-    told += found.why
+    reasons += found.why
     if few and alone:
-        told.append("they are on the only machine of the job: as likely its program as the machine")
+        reasons.append("they are on the only machine of the job: as likely its program as the machine")
     elif few and not clear:
-        told.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
+        reasons.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
     return FlightVerdict(
         behind=tuple(sorted(found.ranks)),
         waiting=tuple(sorted(in_wait - found.ranks)),
@@ -95,14 +95,14 @@ def analyse(
         suspects=machines if clear else (),
         confidence=found.confidence if clear else 0.0,
         program=found.program,
-        reasons=tuple(told) or ("all ranks are at the same collective of every group",),
+        reasons=tuple(reasons) or ("all ranks are at the same collective of every group",),
     )
 
 
 def _late(group: Recorded) -> Iterable[str]:
     late = group.late()
     if late:
-        yield f"group {group.told}: ranks {join_names(sorted(late))} have not come to collective {group.newest}"
+        yield f"group {group.title}: ranks {join_names(sorted(late))} have not come to collective {group.newest}"
 
 
 def _cause(
@@ -112,16 +112,16 @@ def _cause(
     if lost := frozenset(rank for group in groups for rank in group.not_noted()):
         why = f"ranks {join_names(sorted(lost))} took part in later collectives than they know to be complete"
         return _Cause(ranks=lost, confidence=_sure(lost, job), why=(why,))
-    heard = {rank for group in groups for rank in group.heard}
-    waited_for = {rank for group in groups for rank in group.waited_for(heard)}
-    alive = frozenset(waited_for & heard - in_wait - set(waiting))
-    silent = frozenset(waited_for - heard - set(waiting))
-    unknown = frozenset(range(world)) - heard - set(waiting)
+    recorded = {rank for group in groups for rank in group.recorded}
+    waited_for = {rank for group in groups for rank in group.waited_for(recorded)}
+    alive = frozenset(waited_for & recorded - in_wait - set(waiting))
+    silent = frozenset(waited_for - recorded - set(waiting))
+    unknown = frozenset(range(world)) - recorded - set(waiting)
     if not waited_for and in_wait and unknown and 2 * len(unknown) < world and not _placed(groups):
         silent = unknown
-    told = (f"ranks {join_names(sorted(silent))} left no record while the others wait",) if silent else ()
+    why_silent = (f"ranks {join_names(sorted(silent))} left no record while the others wait",) if silent else ()
     if alive or silent:
-        return _one_or_none(alive, silent, told, job)
+        return _one_or_none(alive, silent, why_silent, job)
     return _stuck_inside(groups, job)
 
 
@@ -130,14 +130,14 @@ def _placed(groups: Sequence[Recorded]) -> bool:
     return any(group.members for group in groups)
 
 
-def _one_or_none(alive: frozenset[int], silent: frozenset[int], told: tuple[str, ...], job: Job) -> _Cause:
+def _one_or_none(alive: frozenset[int], silent: frozenset[int], why_silent: tuple[str, ...], job: Job) -> _Cause:
     """Return the cause: sure on one machine; on several, any of them may wait for another without a record of it."""
     both = alive | silent
     machines = {job.machine_of(rank) for rank in both}
     if len(machines) == 1 or not alive:
-        return _Cause(ranks=both, confidence=_sure(both, job), why=told)
+        return _Cause(ranks=both, confidence=_sure(both, job), why=why_silent)
     why = f"ranks {join_names(sorted(both))} wait in no recorded collective: one of them may wait for another"
-    return _Cause(why=(*told, why))
+    return _Cause(why=(*why_silent, why))
 
 
 def _sure(ranks: Collection[int], job: Job) -> float:
@@ -154,7 +154,7 @@ def _stuck_inside(groups: Sequence[Recorded], job: Job) -> _Cause:
         if not stuck & awaited or stuck & waits:
             continue
         if len({job.machine_of(rank) for rank in stuck}) == 1:
-            why = f"ranks {join_names(sorted(stuck))} are all in a collective of group {group.told} that does not end"
+            why = f"ranks {join_names(sorted(stuck))} are all in a collective of group {group.title} that does not end"
             return _Cause(ranks=frozenset(stuck), confidence=0.7, why=(why,))
     return _in_a_circle(groups)
 

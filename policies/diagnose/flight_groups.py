@@ -34,7 +34,7 @@ class Recorded:
     records: tuple[FlightRecord, ...]
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         """Its name and members in words."""
         return f"{self.name} (ranks {join_names(self.members)})" if self.members else self.name
 
@@ -44,7 +44,7 @@ class Recorded:
         return max(record.enqueued for record in self.records)
 
     @functools.cached_property
-    def heard(self) -> frozenset[int]:
+    def recorded(self) -> frozenset[int]:
         """Members with a record."""
         return frozenset(record.rank for record in self.records)
 
@@ -80,17 +80,17 @@ class Recorded:
         late = frozenset[int]().union(*self._missing.values())
         return late & frozenset(self.members) if self.members else late
 
-    def waited_for(self, heard: Collection[int]) -> frozenset[int]:
+    def waited_for(self, recorded: Collection[int]) -> frozenset[int]:
         """Return the members for whom others wait; of those without a record only ones that left none anywhere.
 
         Args:
-            heard: ranks with a record of any group.
+            recorded: ranks with a record of any group.
         """
         numbers = self._waited_in()
-        gone = frozenset(self.members).difference(heard) if numbers else frozenset()
-        return self.late() | gone | self._peers(heard)
+        gone = frozenset(self.members).difference(recorded) if numbers else frozenset()
+        return self.late() | gone | self._peers(recorded)
 
-    def _peers(self, heard: Collection[int]) -> frozenset[int]:
+    def _peers(self, recorded: Collection[int]) -> frozenset[int]:
         """Return the peers of point-to-point operations that are not in theirs."""
         sending = {record.rank for record in self.records if record.sending}
         named = {peer for record in self.records if record.sending for peer in record.peers}
@@ -109,7 +109,7 @@ class Recorded:
         """Return all members, when all are in one collective; empty: they are not, or are not known."""
         numbers = {record.completed + 1 for record in self.records if _waits(record)}
         together = len(numbers) == 1 and all(_waits(record) for record in self.records)
-        return frozenset(self.members) if together and self.heard == frozenset(self.members) else frozenset()
+        return frozenset(self.members) if together and self.recorded == frozenset(self.members) else frozenset()
 
     def not_noted(self) -> frozenset[int]:
         """Return the members whose own GPU or driver lost the end of a collective.
@@ -127,31 +127,31 @@ class Recorded:
     def disagreeing(self) -> frozenset[int]:
         """Return members whose operation differs from that of most others, under a number that some rank waits in."""
         found: set[int] = set()
-        for said in self._different():
-            counted = Counter(said.values()).most_common()
+        for by_rank in self._different():
+            counted = Counter(by_rank.values()).most_common()
             if counted[0][1] > counted[1][1]:
-                found |= {rank for rank, text in said.items() if text != counted[0][0]}
+                found |= {rank for rank, text in by_rank.items() if text != counted[0][0]}
         return frozenset(found)
 
     def mismatches(self) -> Iterator[str]:
         """Describe different operations under one number."""
-        for number, said in self._disputed():
+        for number, by_rank in self._disputed():
             by_text: dict[str, list[int]] = defaultdict(list)
-            for rank, text in sorted(said.items()):
+            for rank, text in sorted(by_rank.items()):
                 by_text[text].append(rank)
             named = " and ".join(
                 f"{text} on ranks {join_names(ranks)}" for text, ranks in sorted(by_text.items())
             )
-            yield f"group {self.told}: collective {number} is {named}: the ranks disagree, look at the code"
+            yield f"group {self.title}: collective {number} is {named}: the ranks disagree, look at the code"
 
     def _different(self) -> Iterable[dict[int, str]]:
-        return (said for _, said in self._disputed())
+        return (by_rank for _, by_rank in self._disputed())
 
     def _disputed(self) -> Iterator[tuple[int, dict[int, str]]]:
         for number in self._waited_in():
-            said = {record.rank: text for record in self.records if (text := _operation(record, number))}
-            if len(set(said.values())) > 1:
-                yield number, said
+            by_rank = {record.rank: text for record in self.records if (text := _operation(record, number))}
+            if len(set(by_rank.values())) > 1:
+                yield number, by_rank
 
     def _waited_in(self) -> list[int]:
         return sorted({record.completed + 1 for record in self.records if _waits(record)})

@@ -53,8 +53,8 @@ def verdict(  # noqa: PLR0917
     recorded = flight.analyse(records, job, limits, waiting)
     if victims := sorted({*found.unseen} & {*recorded.waiting}):
         found = aggregate.aggregate(stacks, job, limits, blocked, made, wait=victims)
-        told = f"ranks {join_names(victims)}, of which no stack could be taken, wait as their records show"
-        found = found.model_copy(update={"reasons": (told, *found.reasons)})
+        reason = f"ranks {join_names(victims)}, of which no stack could be taken, wait as their records show"
+        found = found.model_copy(update={"reasons": (reason, *found.reasons)})
     suspects, reasons, ranks, script = found.suspects, found.reasons, found.outliers, found.script
     if silent and not found.sure:
         suspects = ()  # the others stand out because they wait for them

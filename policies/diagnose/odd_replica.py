@@ -13,7 +13,7 @@ class Odd(Frozen):
 
     machines: tuple[str, ...] = ()
     """Machines at fault."""
-    told: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     """Reasons for and against."""
 
 
@@ -34,25 +34,25 @@ def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str,
         step: alert for alert in past if _ranks(alert) and (step := _step(alert)) is not None
     }
     machines: list[str] = []
-    told: list[str] = []
+    reasons: list[str] = []
     for alert in alerts:
         machine = alert.machine
         if not _ranks(alert) or machine is None or alert.incarnation not in (None, present.get(machine)):
             continue
         if moved := [rank for rank in _ranks(alert) if before.get(rank, machine) != machine]:
             where = ", ".join(f"rank {rank} on {before[rank]}" for rank in moved)
-            told.append(
+            reasons.append(
                 f"{machine}: not accused, for its replica was odd on another machine before ({where})"
             )
         elif (first := at_step.get(_step(alert))) is not None and first.machine != machine:
-            told.append(
+            reasons.append(
                 f"{machine}: not accused, for a replica on {first.machine} was odd at step {_step(alert)} as well: it "
                 "comes from the program"
             )
         elif machine in present:
             machines.append(machine)
-            told.append(f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}")
-    return Odd(machines=tuple(dict.fromkeys(machines)), told=tuple(dict.fromkeys(told)))
+            reasons.append(f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}")
+    return Odd(machines=tuple(dict.fromkeys(machines)), reasons=tuple(dict.fromkeys(reasons)))
 
 
 def _step(alert: Alert) -> int | None:

@@ -61,7 +61,7 @@ Group = tuple[str, str, str]
 
 def slow(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> tuple[set[str], list[str]]:
     """Return slow machines and sentences about them; more than ``factor`` times the median in some check is slow."""
-    groups, told = _paces(findings, limits)
+    groups, lines = _paces(findings, limits)
     named: set[str] = set()
     for (check, kind, _), paces in sorted(groups.items()):
         what = f"{check} ({kind})" if kind else check
@@ -73,18 +73,18 @@ def slow(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> tupl
         } & {name for name, pace in paces.items() if _measured(pace, limits)}
         if over:
             ratios = join_names([f"{name} {paces[name].cost / usual:.1f}x" for name in sorted(over)])
-            told.append(f"{what}: slower than the median of {len(paces)} machines: {ratios}")
+            lines.append(f"{what}: slower than the median of {len(paces)} machines: {ratios}")
         if slower:
             ratios = join_names(
                 [f"{name} {paces[name].cost / earlier[name]:.1f}x" for name in sorted(slower)]
             )
-            told.append(f"{what}: slower than before: {ratios}")
+            lines.append(f"{what}: slower than before: {ratios}")
         if len(paces) < limits.machines and not earlier:
-            told.append(f"{what}: pace not known, {len(paces)} machines and no earlier values to compare")
+            lines.append(f"{what}: pace not known, {len(paces)} machines and no earlier values to compare")
         named |= _few(over, len(paces))
         # All of them slower than they were: the fabric, the room, the check itself.
         named |= _few(slower, len(earlier)) if len(earlier) > 1 else set()
-    return named, told
+    return named, lines
 
 
 def slow_links(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> set[str]:
@@ -155,8 +155,8 @@ def _paces(
         worse = before is None or (pace.cost < before.cost if finding.peer else pace.cost > before.cost)
         if worse:
             known[finding.machine] = pace
-    told = [f"pace not known on {join_names(sorted(busy))}: they are busy with other work"] if busy else []
-    return groups, told
+    lines = [f"pace not known on {join_names(sorted(busy))}: they are busy with other work"] if busy else []
+    return groups, lines
 
 
 def cost_of(value: float, unit: str) -> float:

@@ -71,7 +71,7 @@ class Next(StrEnum):
     EVICT = "evict"
     BLAME_CODE = "blame_code"
     AGAIN = "again"
-    NOBODY = "nobody"
+    NO_SUSPECT = "nobody"
 
 
 class ReplayDecision(Frozen):
@@ -100,7 +100,7 @@ def decide(  # noqa: PLR0911  (a table)
             return ReplayDecision(next=Next.EVICT, suspects=named, reason="the faulty are among them")
         case ReplayOutcome.NARROWED | ReplayOutcome.SEVERAL:
             return ReplayDecision(
-                next=Next.NOBODY,
+                next=Next.NO_SUSPECT,
                 reason=f"{len(named)} suspects, more than the limit of {limit}: a human decides",
             )
         case ReplayOutcome.COMMON_CAUSE:
@@ -109,16 +109,16 @@ def decide(  # noqa: PLR0911  (a table)
             )
         case ReplayOutcome.INSEPARABLE:
             return ReplayDecision(
-                next=Next.NOBODY, reason="too few machines to distinguish one from the code"
+                next=Next.NO_SUSPECT, reason="too few machines to distinguish one from the code"
             )
         case _ if repeats_left > 0:
             return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
         case ReplayOutcome.FLAKY:
             return ReplayDecision(
-                next=Next.NOBODY, reason="intermittent: no machine is certain to be at fault"
+                next=Next.NO_SUSPECT, reason="intermittent: no machine is certain to be at fault"
             )
         case _:
-            return ReplayDecision(next=Next.NOBODY, reason="not reproduced")
+            return ReplayDecision(next=Next.NO_SUSPECT, reason="not reproduced")
 
 
 def plan(machines: int, pp: int = 1) -> ReplayPlan:

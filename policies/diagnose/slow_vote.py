@@ -76,8 +76,8 @@ def decide(
     if not votes:
         return SlowVote(reasons=(f"no rank stood out in {len(rounds)} looks at all stacks",))
     (name, count), *others = votes.most_common()
-    told = ", ".join(f"{group} {times}x" for group, times in votes.most_common(4))
-    reasons = (f"stood out in {len(rounds)} looks: {told}",)
+    counted = ", ".join(f"{group} {times}x" for group, times in votes.most_common(4))
+    reasons = (f"stood out in {len(rounds)} looks: {counted}",)
     if 2 * count <= len(rounds) or (others and others[0][1] == count):
         return SlowVote(reasons=(*reasons, "none in more than half of them: no machine is accused"))
     machines = _machines(name, job, made)

@@ -26,8 +26,8 @@ def reason(results: Sequence[RankResult], incident_class: IncidentClass, raised:
         raised: types of the exceptions that the incident's signals carry.
     """
     failed = [result for result in results if not result.ok]
-    told = [why for result in failed if (why := _why(result, incident_class, raised))]
-    return told[0] if told and len(told) == len(failed) else ""
+    reasons = [why for result in failed if (why := _why(result, incident_class, raised))]
+    return reasons[0] if reasons and len(reasons) == len(failed) else ""
 
 
 def _why(result: RankResult, incident_class: IncidentClass, raised: Collection[str]) -> str:

@@ -29,8 +29,8 @@ def measured(checks: Verdict, voted: Verdict) -> Verdict:
     """
     if checks.suspects or checks.shared or not voted.suspects:
         return checks
-    told = ("no check finds a slow machine", *checks.evidence)
-    return voted.model_copy(update={"findings": checks.findings, "evidence": (*voted.evidence, *told)})
+    evidence = ("no check finds a slow machine", *checks.evidence)
+    return voted.model_copy(update={"findings": checks.findings, "evidence": (*voted.evidence, *evidence)})
 
 
 def judge(
@@ -67,7 +67,7 @@ def judge(
     sure = {finding.machine for finding in failed if finding.sure}
     alone, alike = _alone(failed, most)
     paired = _accused_by_pairs(listed) - sure - alone
-    odd, told = compare.odd_digests(listed)
+    odd, odd_lines = compare.odd_digests(listed)
     slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
     links = paired | (pace.slow_links(listed, slow_factor, limits) if slow_factor else set())
     common = domains.shared(links - sure - alone - odd, shared, share, _well_connected(listed) - links)
@@ -76,7 +76,7 @@ def judge(
     by_value = odd | ((slow - victims) | own if slow_factor else set())
     suspects = tuple(sorted(sure | alone | (paired - victims) | by_value))
     weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
-    evidence = (*alike, *domains.describe(common), *(_told(finding) for finding in failed), *told, *slowness)
+    evidence = (*alike, *domains.describe(common), *(_described(finding) for finding in failed), *odd_lines, *slowness)
     return Verdict(
         suspects=suspects,
         confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),
@@ -97,8 +97,8 @@ def in_words(verdict: Verdict, failed: str) -> str:
     gone = [name for name in verdict.suspects if name in silent]
     if not gone:
         return failed
-    told = f"did not answer in the diagnosis ({silent[gone[0]]})"
-    return told if len(gone) == len(verdict.suspects) else f"{failed}; {join_names(gone)} {told}"
+    unanswered = f"did not answer in the diagnosis ({silent[gone[0]]})"
+    return unanswered if len(gone) == len(verdict.suspects) else f"{failed}; {join_names(gone)} {unanswered}"
 
 
 def _alone(failed: Iterable[Finding], most: int | None) -> tuple[set[str], list[str]]:
@@ -118,7 +118,7 @@ def _alone(failed: Iterable[Finding], most: int | None) -> tuple[set[str], list[
     )
 
 
-def _told(finding: Finding) -> str:
+def _described(finding: Finding) -> str:
     peer = f" with {finding.peer}" if finding.peer else ""
     return f"{finding.check} on {finding.machine}{peer}: {finding.detail or 'failed'}"
 

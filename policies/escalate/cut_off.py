@@ -34,7 +34,7 @@ def late(late_s: Mapping[str, float], but: str) -> dict[str, object]:
     return {"late_elsewhere": f"{join_names(also, _NAMED)} heard the gateway late as well"}
 
 
-def why_nobody(alerts: Sequence[Alert]) -> str:
+def why_none(alerts: Sequence[Alert]) -> str:
     """Return why ranks of the job were cut off, where all that ended were while others were late; else empty."""
     also = _late_as_well(alerts)
     return f"the gateway or the hosts were busy ({also})" if also else ""
@@ -47,13 +47,13 @@ def why_spared(accused: Collection[str], alerts: Sequence[Alert]) -> str:
         accused: names of machines.
         alerts: of the incident. A machine that anything else speaks against is not spared.
     """
-    told: list[str] = []
+    reasons: list[str] = []
     for name in accused:
         also = _late_as_well([each for each in alerts if each.machine == name])
         if not also:
             return ""
-        told.append(f"{also}: the gateway or the hosts were busy, and {name} is not at fault")
-    return "; ".join(told)
+        reasons.append(f"{also}: the gateway or the hosts were busy, and {name} is not at fault")
+    return "; ".join(reasons)
 
 
 def _late_as_well(alerts: Sequence[Alert]) -> str:

@@ -21,9 +21,9 @@ def surely(
         unreached: machines that the order to stop did not reach.
         silent: of these, those that refused no connection.
     """
-    told = list(alerts)
+    listed = list(alerts)
     refused = [name for name in unreached if name not in silent]
-    return tuple(name for name in refused if name in lives and seen_lost(told, name, lives[name]))
+    return tuple(name for name in refused if name in lives and seen_lost(listed, name, lives[name]))
 
 
 def only_silent(alerts: Iterable[Alert], lives: Mapping[str, str]) -> set[str]:

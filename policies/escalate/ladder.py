@@ -200,8 +200,8 @@ def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecisio
     step, left = (seen.signature.position.step or 0) + 1, seen.may_skip - len(seen.skipped)
     if not data or decision.rung not in _AFTER_DATA or left < 1 or step in seen.skipped:
         return None
-    told = f"the data of step {step} is skipped: the job file allows {left} more"
-    return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, told), data=data, skip=step)
+    reason = f"the data of step {step} is skipped: the job file allows {left} more"
+    return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, reason), data=data, skip=step)
 
 
 def _elsewhere(decision: RungDecision, ladder: ClassLadder, seen: Circumstances) -> RungDecision | None:
@@ -213,8 +213,10 @@ def _elsewhere(decision: RungDecision, ladder: ClassLadder, seen: Circumstances)
     last = decision.rung in (Rung.OLDER_STATE, Rung.REPLAY, ladder.end) or seen.once_more in decision.reasons
     if not last or not seen.only_machine or seen.no_retry or not seen.code_cleared:
         return None
-    told = f"{seen.only_machine} is the only machine, so that nothing shows whether it is at fault: tried on a standby"
-    reasons = (*decision.reasons, told)
+    reason = (
+        f"{seen.only_machine} is the only machine, so that nothing shows whether it is at fault: tried on a standby"
+    )
+    reasons = (*decision.reasons, reason)
     return decision.model_copy(update={"rung": Rung.EVICT, "reasons": reasons, "elsewhere": True})
 
 
@@ -236,7 +238,7 @@ def _choose(  # noqa: PLR0917
     spare, left = 0, tried[Rung.RETRY] - budgets[Rung.RETRY]
     """Retries in the place of rungs without evidence for them, and those of them that were used."""
     for rung in dict.fromkeys(rungs):
-        told = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
+        counted = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
         if rung is Rung.OLDER_STATE:  # bounded by the policy that found it
             return RungDecision(rung=rung, reasons=tuple(reasons))
         if cleared := _cleared(rung, seen):
@@ -248,9 +250,9 @@ def _choose(  # noqa: PLR0917
         elif impossible := _impossible(rung, seen):
             reasons.append(f"{rung.value}: {impossible}")
         elif tried[rung] >= budgets[rung]:
-            reasons.append(told)
+            reasons.append(counted)
         else:
-            return RungDecision(rung=rung, reasons=(*reasons, f"{told}, so try it"))
+            return RungDecision(rung=rung, reasons=(*reasons, f"{counted}, so try it"))
     if more := seen.once_more or seen.waited:
         return RungDecision(rung=Rung.RETRY, reasons=(*reasons, more))
     what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
@@ -314,7 +316,7 @@ def _summary(
 ) -> str:
     other = sum(not same(past.signature, seen.signature) for past in history)
     beside = f"; {other} other failures are counted separately" if other else ""
-    what = f" of {seen.signature.said}" if seen.signature.what else ""
+    what = f" of {seen.signature.description}" if seen.signature.what else ""
     if not fruitless:
         return f"no earlier incident{what} without progress ({enough} new steps){beside}"
     listed = ", ".join(f"{past.incident_class.value} in epoch {past.epoch}" for past in fruitless)
@@ -326,4 +328,7 @@ def _suspect_data(fruitless: Sequence[PastIncident], now: Signature, again: int)
     times = 1 + again + sum(same_step(past.signature, now) for past in fruitless)
     if times < 2 or now.from_outside or not now.position.step or now.what in _OF_NO_DATA:
         return ""
-    return f"{now.said} came after step {now.position.step} {times} times: the data that is read there is a suspect too"
+    return (
+        f"{now.description} came after step {now.position.step} {times} times: the data that is read there is a "
+        "suspect too"
+    )

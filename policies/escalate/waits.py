@@ -92,7 +92,7 @@ class Outlook(Frozen):
     """The time of the next attempt, and the message."""
 
     wait: Wait
-    said: str
+    message: str
 
 
 def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int, *, unable: bool = False) -> bool:
@@ -144,8 +144,10 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     dated = wait.model_copy(update={"next_at": next_at})
     needs, options = (text.format(incident=wait.incident_id, job=wait.job) for text in _NEEDS[wait.missing])
     meanwhile = "the job runs on meanwhile" if wait.runs_on else f"{_STOPPED} meanwhile"
-    told = f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; {meanwhile}"
-    return Outlook(wait=dated, said=told)
+    message = (
+        f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; {meanwhile}"
+    )
+    return Outlook(wait=dated, message=message)
 
 
 _NEEDS_THAT = ". Needs "

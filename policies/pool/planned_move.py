@@ -21,7 +21,7 @@ class MoveRequest(Frozen):
     """When the machine will be gone (Unix seconds); None: not known."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """In words."""
         why = self.source.value.replace("_", " ")
         return f"{why}: {self.text}" if self.text else why
@@ -45,7 +45,7 @@ def of(alert: Alert) -> MoveRequest:
 
 def reason(alert: Alert) -> str:
     """Return the reason of an incident that was opened for the request of one alert."""
-    return f"asked to leave {alert.machine}, {of(alert).said}"
+    return f"asked to leave {alert.machine}, {of(alert).description}"
 
 
 def asked(incident: Incident) -> MoveRequest | None:
@@ -56,10 +56,10 @@ def asked(incident: Incident) -> MoveRequest | None:
     if incident.machine is None:
         return None
     mine = [each for each in incident.alerts if each.machine == incident.machine]
-    told = [each for each in mine if each.kind is AlertKind.PLANNED_MOVE] or mine[:1]
-    if not told:
+    moves = [each for each in mine if each.kind is AlertKind.PLANNED_MOVE] or mine[:1]
+    if not moves:
         return MoveRequest(machine=incident.machine)
-    requests = [of(each) for each in told]
+    requests = [of(each) for each in moves]
     deadlines = [each.deadline_at for each in requests if each.deadline_at is not None]
     return requests[-1].model_copy(update={"deadline_at": min(deadlines, default=None)})
 

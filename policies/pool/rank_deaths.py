@@ -49,15 +49,15 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
         step: newest step that was complete.
         policy: defines which exceptions are programming errors.
     """
-    told = what(alert)
-    if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
+    how = what(alert)
+    if alert.job is None or alert.machine is None or alert.rank is None or how == _BY_ITS_AGENT:
         return None
     cause = alert.evidence.get("cause")
-    own = exits.is_user_code(alert, policy) or cause in ("code", "setup") or usage_errors.is_told(alert)
+    own = exits.is_user_code(alert, policy) or cause in ("code", "setup") or usage_errors.is_refusal(alert)
     raised = own or (bool(alert.evidence.get("user_frame")) and cause != "gpu")
     known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
     return Death.model_validate(
-        known | {"what": told, "raised": raised, "of_gpu": cause == "gpu", "step": step}
+        known | {"what": how, "raised": raised, "of_gpu": cause == "gpu", "step": step}
     )
 
 

@@ -154,12 +154,12 @@ def _again(step: Step, times: int) -> NextStep:
     return NextStep(step=step, why="the run before did not end it")
 
 
-def _after_failure(repair: Repair, step: Step, said: str) -> NextStep:
+def _after_failure(repair: Repair, step: Step, result: str) -> NextStep:
     """Follow a failed reset by a restart; after that a person is needed at the machine."""
     restarted = any(done.step is Step.RESTART_MACHINE for done in repair.steps)
     if step is Step.RESET_GPU and not restarted:
-        return NextStep(step=Step.RESTART_MACHINE, why=f"the reset did not work: {said}")
-    return NextStep(step=Step.TICKET, why=f"{step.value} failed: {said}")
+        return NextStep(step=Step.RESTART_MACHINE, why=f"the reset did not work: {result}")
+    return NextStep(step=Step.TICKET, why=f"{step.value} failed: {result}")
 
 
 def _after(step: Step) -> NextStep | None:

@@ -62,7 +62,7 @@ class Decision(Frozen):
     """S3 or machines do not answer: a usable state may be there all the same."""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The decision in words."""
         return "; ".join([self.why, *(f"or {each}" if n else each for n, each in enumerate(self.options))])
 

@@ -74,9 +74,9 @@ def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: boo
     """
     if evicted or incident_class not in _OF_STATES:
         return ""
-    for kind, said in ((AlertKind.NON_FINITE, "not finite"), (AlertKind.METRIC_JUMP, "jump")):
+    for kind, state in ((AlertKind.NON_FINITE, "not finite"), (AlertKind.METRIC_JUMP, "jump")):
         if numbers := sorted({str(a.evidence.get("metric", "loss")) for a in alerts if a.kind is kind}):
-            return f"{numbers[-1]} {said}"
+            return f"{numbers[-1]} {state}"
     roots = [alert for alert in separate(alerts).roots if not alert.evidence.get("unloadable")]
     if not roots or usage_errors.find(roots, ranks=2) or usage_errors.refusal(roots):
         return ""

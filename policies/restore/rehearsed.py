@@ -18,14 +18,14 @@ class Restorable(Frozen):
     """``restore proven at step 12``, ``NOT RESTORABLE: PATH: ...``, ``not tested: ...``."""
 
 
-def restorable(said: Mapping[str, Rehearsed | None]) -> Restorable:
+def restorable(reports: Mapping[str, Rehearsed | None]) -> Restorable:
     """Combine the machines' reports on the job's present epoch, by name; None: no report yet."""
-    known = {name: one for name, one in said.items() if one is not None}
+    known = {name: one for name, one in reports.items() if one is not None}
     for one in known.values():
         if one.failed:
             return Restorable(outcome=RehearsalOutcome.FAILED, told=f"NOT RESTORABLE: {one.failed}")
     untested = next((one.untested for one in known.values() if one.untested), "")
-    if said and all(one is not None and one.step for one in said.values()):
+    if reports and all(one is not None and one.step for one in reports.values()):
         step = min(one.step for one in known.values())
         more = f"; not tested: {untested}" if untested else ""
         return Restorable(
@@ -33,8 +33,8 @@ def restorable(said: Mapping[str, Rehearsed | None]) -> Restorable:
         )
     if untested:
         return Restorable(outcome=RehearsalOutcome.UNTESTED, told=f"not tested: {untested}")
-    waiting = [name for name, one in said.items() if one is None or not one.step]
-    if not said:
+    waiting = [name for name, one in reports.items() if one is None or not one.step]
+    if not reports:
         return Restorable(outcome=RehearsalOutcome.UNTESTED, told="not tested: no rank runs")
-    why = f"no rehearsal of all ranks yet in this epoch ({len(waiting)} of {len(said)} machines to come)"
+    why = f"no rehearsal of all ranks yet in this epoch ({len(waiting)} of {len(reports)} machines to come)"
     return Restorable(outcome=RehearsalOutcome.UNTESTED, told=f"not tested: {why}")

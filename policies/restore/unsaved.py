@@ -24,21 +24,21 @@ class Unsaved(Frozen):
     """``NOT SAVED: copies to the disk fail on m0 (3 since the last good one): REASON``."""
 
 
-def unsaved(said: Mapping[str, Sequence[Setback]]) -> tuple[Unsaved, ...]:
+def unsaved(reports: Mapping[str, Sequence[Setback]]) -> tuple[Unsaved, ...]:
     """Sum up the machines' reports on the job's present epoch, by name."""
-    places = {place: _at(place, said) for place in Place}
+    places = {place: _at(place, reports) for place in Place}
     return tuple(_summed_up(place, found) for place, found in places.items() if found)
 
 
-def _at(place: Place, said: Mapping[str, Sequence[Setback]]) -> dict[str, Setback]:
-    return {name: each for name, every in sorted(said.items()) for each in every if each.place is place}
+def _at(place: Place, reports: Mapping[str, Sequence[Setback]]) -> dict[str, Setback]:
+    return {name: each for name, every in sorted(reports.items()) for each in every if each.place is place}
 
 
 def _summed_up(place: Place, found: Mapping[str, Setback]) -> Unsaved:
     names, count = list(found), sum(each.count for each in found.values())
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     newest = max(found.values(), key=lambda each: each.since)
-    told = (
+    summary = (
         f"NOT SAVED: {_WHAT[place]} fail on {', '.join(names[:_NAMED])}{more} "
         f"({count} since the last good one): {newest.reason}"
     )
@@ -47,5 +47,5 @@ def _summed_up(place: Place, found: Mapping[str, Setback]) -> Unsaved:
         machines=tuple(names),
         count=count,
         since=min(each.since for each in found.values()),
-        told=told,
+        told=summary,
     )

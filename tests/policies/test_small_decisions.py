@@ -227,15 +227,15 @@ def verdict(outcome: ReplayOutcome, *suspects: int) -> ReplayVerdict:
     [
         (verdict(ReplayOutcome.FOUND, 3), 1, Next.EVICT),
         (verdict(ReplayOutcome.NARROWED, 3, 4), 1, Next.EVICT),
-        (verdict(ReplayOutcome.NARROWED, 3, 4, 5), 1, Next.NOBODY),
+        (verdict(ReplayOutcome.NARROWED, 3, 4, 5), 1, Next.NO_SUSPECT),
         (verdict(ReplayOutcome.SEVERAL, 3, 4), 0, Next.EVICT),
-        (verdict(ReplayOutcome.SEVERAL, 3, 4, 5), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.SEVERAL, 3, 4, 5), 0, Next.NO_SUSPECT),
         (verdict(ReplayOutcome.NOT_REPRODUCED), 1, Next.AGAIN),
-        (verdict(ReplayOutcome.NOT_REPRODUCED), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.NOT_REPRODUCED), 0, Next.NO_SUSPECT),
         (verdict(ReplayOutcome.FLAKY, 3), 1, Next.AGAIN),
-        (verdict(ReplayOutcome.FLAKY, 3), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.FLAKY, 3), 0, Next.NO_SUSPECT),
         (verdict(ReplayOutcome.COMMON_CAUSE), 1, Next.BLAME_CODE),
-        (verdict(ReplayOutcome.INSEPARABLE), 1, Next.NOBODY),
+        (verdict(ReplayOutcome.INSEPARABLE), 1, Next.NO_SUSPECT),
     ],
 )
 def test_every_outcome_of_a_replay_is_decided(found: ReplayVerdict, left: int, expected: Next) -> None:

@@ -272,7 +272,7 @@ class Correlator:
         context = JobContext(
             job=job,
             now=now,
-            heard_at=settling.detected_at,
+            received_at=settling.detected_at,
             unreachable=settling.still_gone(self._site.fleet.machines),
             doubtful=self._site.silent(job.machines),
             doubt_s=max([self._site.lease_s, *map(self._site.lease_of, self._site.fleet.of_job(job))]),

@@ -208,7 +208,7 @@ class Waiting:
         )
         seen = waits.outlook(wait, None, self._site.policy.again)
         await asyncio.to_thread(ledger.put_wait, seen.wait)
-        return seen.said
+        return seen.message
 
     async def _facts(
         self, wait: Wait, incident: Incident, job: Job, machines: Mapping[str, Machine]

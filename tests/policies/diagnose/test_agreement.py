@@ -29,7 +29,7 @@ def test_most_of_three_say_what_is_right_and_where_the_odd_one_parted() -> None:
     """Its index, the first step that differs, and what of it."""
     found = compare([played(RIGHT), played("wrong"), played(RIGHT)])
     assert found.odd == (1,)
-    assert found.told == ("group 1 differs from 2 others: gradients of rank 0 at step 2",)
+    assert found.reasons == ("group 1 differs from 2 others: gradients of rank 0 at step 2",)
 
 
 def test_two_that_differ_accuse_nobody() -> None:

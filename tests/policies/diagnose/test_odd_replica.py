@@ -28,6 +28,6 @@ def test_one_rank_on_two_machines_and_two_machines_at_one_step_are_the_programs(
     rank = odd([differs(2, "m4", 36)], [differs(2, "m1", 16)], PRESENT)
     step = odd([differs(5, "m2", 16)], [differs(2, "m1", 16)], PRESENT)
     assert rank.machines == step.machines == ()
-    assert step.told == (
+    assert step.reasons == (
         "m2: not accused, for a replica on m1 was odd at step 16 as well: it comes from the program",
     )

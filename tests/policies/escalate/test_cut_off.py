@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.policies.escalate.cut_off import is_cut_off, late, why_nobody, why_spared
+from holdfast.policies.escalate.cut_off import is_cut_off, late, why_none, why_spared
 
 NEVER = math.inf
 OTHERS = "m3, m4 heard the gateway late as well"
@@ -79,10 +79,10 @@ def test_all_or_none_of_the_accused_are_spared() -> None:
 def test_ranks_that_were_cut_off_everywhere_tell_of_busy_hosts() -> None:
     """The summary says so, where no machine is accused; not where one was cut off alone, or ended otherwise."""
     late = ended("m1", late_elsewhere=OTHERS)
-    assert OTHERS in why_nobody([late, ended("m2", late_elsewhere=OTHERS), ended("m3", cascade=True)])
+    assert OTHERS in why_none([late, ended("m2", late_elsewhere=OTHERS), ended("m3", cascade=True)])
     for other in (ended("m2"), ended("m2", error_type="RuntimeError")):
-        assert why_nobody([late, other]) == ""
-    assert why_nobody([]) == ""
+        assert why_none([late, other]) == ""
+    assert why_none([]) == ""
 
 
 def test_what_counts_as_cut_off() -> None:

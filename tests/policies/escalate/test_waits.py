@@ -65,7 +65,7 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
     waits = wait(missing, times)
     assert T0 < waits.next_at <= T0 + AGAIN.longest_s
     assert due(waits, seen(AGAIN.longest_s))
-    said = outlook(waits, None, AGAIN).said
+    said = outlook(waits, None, AGAIN).message
     assert said.startswith("Needs ")
     assert "You can: `holdfast" in said
     assert "{" not in said
@@ -111,7 +111,7 @@ def test_a_known_time_is_kept_where_it_comes_before_the_pause_is_over() -> None:
     sixth = wait(Missing.EVICTIONS, 6)
     made = outlook(sixth, T0 + 1234.0, AGAIN)
     assert made.wait.next_at == T0 + 1234.0
-    assert "in 21 min" in made.said
+    assert "in 21 min" in made.message
     assert outlook(wait(Missing.EVICTIONS), T0 + 1234.0, AGAIN).wait.next_at == T0 + 60.0
 
 

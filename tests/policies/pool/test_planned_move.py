@@ -44,7 +44,7 @@ def test_the_newest_request_counts_and_the_earliest_deadline() -> None:
         )
     )
     assert found == MoveRequest(machine="a1", source=MoveSource.PREEMPTION, text="spot", deadline_at=50.0)
-    assert found.said == "preemption: spot"
+    assert found.description == "preemption: spot"
 
 
 def test_a_person_in_the_prefect_ui_asks_by_hand() -> None:

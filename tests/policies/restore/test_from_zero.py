@@ -64,11 +64,11 @@ def test_what_follows(known: dict[str, Any], act: Consequence) -> None:
 def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
     """What the job had, why nothing is usable, and each way on as a command."""
     decision = decide(facts(gone=("m7",)), LIMITS)
-    assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.said
-    assert "once machine m7 is back" in decision.said
-    assert "once machines m7, m8 are back" in decide(facts(gone=("m7", "m8")), LIMITS).said
-    assert "--step N" in decision.said
-    assert "--from-scratch" in decision.said
+    assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.summary
+    assert "once machine m7 is back" in decision.summary
+    assert "once machines m7, m8 are back" in decide(facts(gone=("m7", "m8")), LIMITS).summary
+    assert "--step N" in decision.summary
+    assert "--from-scratch" in decision.summary
 
 
 def test_a_script_that_reported_no_step_may_go_on_from_a_file_of_its_own() -> None:
@@ -80,15 +80,15 @@ def test_a_script_that_reported_no_step_may_go_on_from_a_file_of_its_own() -> No
 def test_no_step_is_offered_where_none_is_left() -> None:
     """Neither memory nor S3 holds any."""
     nothing = RestorePlan(step=0, tier=None)
-    assert "--step N" not in decide(facts(plan=nothing), LIMITS).said
+    assert "--step N" not in decide(facts(plan=nothing), LIMITS).summary
     assert (
-        "--step N" in decide(facts(plan=nothing, store_error="refused", waited_s=LIMITS.wait_s), LIMITS).said
+        "--step N" in decide(facts(plan=nothing, store_error="refused", waited_s=LIMITS.wait_s), LIMITS).summary
     )
 
 
 def test_never_offers_no_start_from_zero() -> None:
     """The setting that forbids it is not undone by a hint."""
-    assert "--from-scratch" not in decide(facts(from_scratch=FromScratch.NEVER), LIMITS).said
+    assert "--from-scratch" not in decide(facts(from_scratch=FromScratch.NEVER), LIMITS).summary
 
 
 def test_the_jobs_own_setting_comes_first() -> None:

@@ -37,7 +37,7 @@ async def test_what_a_resume_ended_is_no_longer_said(kit: Kit) -> None:
     wait = Wait.model_validate(known | {"next_at": now + 60})
     seen = waits.outlook(wait, None, kit.gateway.site.policy.again)
     kit.ledger.put_wait(seen.wait)
-    kit.ledger.give_up(incident.id, f"rank 0 was killed: all rungs are used up. {seen.said}")
+    kit.ledger.give_up(incident.id, f"rank 0 was killed: all rungs are used up. {seen.message}")
     assert "stands still" in kit.incidents()[0].summary
     await kit.post(f"/v1/jobs/{JOB}/resume")
     epoch = kit.ledger.job(JOB).epoch
