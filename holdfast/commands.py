@@ -35,7 +35,7 @@ class Ended(Frozen):
         return self.status == NOT_FOUND
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """Its exit status and the end of its output, in one line."""
         words = " ".join((self.err or self.out).split())[-300:]
         how = "not finished in time" if self.status is None else f"exit status {self.status}"

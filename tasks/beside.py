@@ -67,12 +67,12 @@ async def restart_and_diagnose(case: RecoveryContext) -> BesideResult | None:
     await escalation.climb(case)
     resumed, verdict, ended = await _both(case)
     if resumed and not verdict.suspects:
-        told = f"the search for the cause was ended: {ended}" if ended else "diagnosed beside the training"
+        detail = f"the search for the cause was ended: {ended}" if ended else "diagnosed beside the training"
         return BesideResult(
             case=case,
             verdict=verdict,
             trains=True,
-            summary=f"no machine at fault; retried in place, {told}; {resumed.summary}",
+            summary=f"no machine at fault; retried in place, {detail}; {resumed.summary}",
         )
     get_run_logger().warning("%s accused beside the training: the job is stopped again", verdict.named)
     stopped = await stop_again(case, at_boundary=resumed is not None)
@@ -82,8 +82,8 @@ async def restart_and_diagnose(case: RecoveryContext) -> BesideResult | None:
     if confirmed.suspects:
         return BesideResult(case=stopped, verdict=confirmed, trains=False)
     resumed = await resume(stopped)
-    told = f"{verdict.named} failed a check beside the training, and none with the job stopped"
-    return BesideResult(case=stopped, verdict=confirmed, trains=True, summary=f"{told}; {resumed.summary}")
+    detail = f"{verdict.named} failed a check beside the training, and none with the job stopped"
+    return BesideResult(case=stopped, verdict=confirmed, trains=True, summary=f"{detail}; {resumed.summary}")
 
 
 def present(case: RecoveryContext) -> RecoveryContext:

@@ -63,7 +63,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
         ),
         at_once=fleet.LONG_AT_ONCE,
     )
-    return _found(subject, tier, await _heard_again(subject, tier, machines, list(answers.items())))
+    return _found(subject, tier, await _asked_again(subject, tier, machines, list(answers.items())))
 
 
 async def neighbours(
@@ -102,7 +102,7 @@ async def pairs(
     # The stores end when the job is fenced the next time, which every start begins with.
     answers = [answer for several in found for answer in several]
     return _found(
-        subject, "all_gather", await _heard_again(subject, "all_gather", machines.values(), answers)
+        subject, "all_gather", await _asked_again(subject, "all_gather", machines.values(), answers)
     )
 
 
@@ -142,7 +142,7 @@ def _environment(subject: Subject, tier: str) -> dict[str, str]:
     return network_environment.of_job(subject.env) if tier in _COLLECTIVE else {}
 
 
-async def _heard_again(
+async def _asked_again(
     subject: Subject, tier: str, machines: Iterable[Machine], answers: Sequence[tuple[str, Answer]]
 ) -> list[tuple[str, Answer]]:
     """Ask machines that were silent for their state: one that sends it was busy, which is no fault of it."""

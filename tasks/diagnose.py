@@ -57,8 +57,8 @@ async def _searched(case: RecoveryContext, tiers: Sequence[Check] | None) -> Ver
         return root
     for tier in tiers or (*ladder.tiers, *(ladder.tiers_again if _came_again(case) else ())):
         if clock.monotonic() > deadline:
-            told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
-            return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
+            reason = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
+            return verdict.model_copy(update={"evidence": (*verdict.evidence, reason)})
         verdict = verdicts.judge(
             (*verdict.findings, *await check(case, tier)),
             slow_factor,
@@ -122,9 +122,9 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
     async def act() -> dict[str, Any]:
         job = case.job_now()
         answers = await all_stacks(case)
-        if len(unheard := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
+        if len(unanswered := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
             # Of many silent machines few are gone. Whether they answer is seen again when the ranks are stopped.
-            why = f"{join_names(unheard)} send no answer: the network between them and the worker may be cut"
+            why = f"{join_names(unanswered)} send no answer: the network between them and the worker may be cut"
             return Verdict(evidence=(why,)).model_dump(mode="json")
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
         limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)
@@ -132,8 +132,8 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
         silent = fleet.lost(answers)
         asked = hang_verdict.needs_records(found, silent)
         records = await flight_records(case, case.machines_now()) if asked else []
-        told = hang_verdict.verdict(found, stacks, records, job, limits, blocked, silent)
-        return told.model_dump(mode="json")
+        conclusion = hang_verdict.verdict(found, stacks, records, job, limits, blocked, silent)
+        return conclusion.model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)
     verdict = Verdict.model_validate(done)

@@ -102,17 +102,17 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
             regular = _of_newest_rung(case, "regular")
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
             busy = cut_off.why_none(case.incident.alerts)
-            nobody = _OF_ALL if _shown_by_all(case) else f"no machine at fault{busy and f': {busy}'}"
-            spared = _of_newest_rung(case, "spared") or of_several or nobody
+            no_machine = _OF_ALL if _shown_by_all(case) else f"no machine at fault{busy and f': {busy}'}"
+            spared = _of_newest_rung(case, "spared") or of_several or no_machine
             more = (verdict.script, suspect_data(case), regular)
-            also = "".join(f"; {told}" for told in more if told and told not in spared)
+            also = "".join(f"; {note}" for note in more if note and note not in spared)
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.SKIP_DATA:
             step = await skip_data(case)
-            told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is skipped"
-            return EscalationResult(did=told, verdict=verdict)
+            summary = f"no machine at fault; {suspect_data(case)}; the data of step {step} is skipped"
+            return EscalationResult(did=summary, verdict=verdict)
         case Rung.OLDER_STATE:
-            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
+            also = "".join(f"; {note}" for note in (verdict.script, suspect_data(case)) if note)
             left = await poisoned.leave_behind(case)
             return EscalationResult(did=f"no machine at fault; {left}{also}", verdict=verdict)
         case Rung.EVICT:
@@ -120,8 +120,8 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case Rung.ROLLBACK:
             leaks = _of_newest_rung(case, "came_with")
             version = await rollback(case, leaks or "no machine at fault")
-            told = f"{leaks} (a leak?); rolled" if leaks else "rolled"
-            return EscalationResult(did=f"{told} the code back to {version}", verdict=verdict)
+            action = f"{leaks} (a leak?); rolled" if leaks else "rolled"
+            return EscalationResult(did=f"{action} the code back to {version}", verdict=verdict)
         case Rung.REPLAY:
             return await _replay(case, verdict.script)
         case Rung.STOP:
@@ -129,7 +129,7 @@ async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> Escalatio
         case _:
             if any(evidence.MUST_CHANGE in line for line in attempts_in_words(case)):
                 raise LimitError(evidence.MUST_CHANGE)
-            also = "".join(f"{told}; " for told in (verdict.script, suspect_data(case)) if told)
+            also = "".join(f"{note}; " for note in (verdict.script, suspect_data(case)) if note)
             outside = case.incident_class is IncidentClass.EXTERNAL_SERVICE
             raise LimitError(
                 f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case)),
@@ -271,8 +271,8 @@ def circumstances(
     waited |= any(action.intent.get("waited_for") == Missing.SERVICE for action in case.done("again"))
     # A resource that all machines missed and that came back is no machine's fault.
     # Nor is an exception of the job's own code.
-    nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
-    accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
+    blameless = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
+    accused, standing_out = ((), Weighed()) if blameless else _accused(case)
     spared = standing_out.spared or _spared_for_space(case, accused) or _spared_in_place(case, accused)
     busy = "" if spared else cut_off.why_spared(accused, case.incident.alerts)
     accused = () if (spared and not standing_out.spared) or busy else accused
@@ -369,8 +369,8 @@ def _accused(case: RecoveryContext) -> tuple[tuple[str, ...], Weighed]:
     weighed, job = standing.weigh(case), case.job_now()
     # That a rank is slow is all that signals of a slow job say, and is weighed.
     slow = case.incident_class is IncidentClass.FAIL_SLOW
-    told = () if slow else suspects.named(case.incident.alerts, None, job)
-    return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
+    named = () if slow else suspects.named(case.incident.alerts, None, job)
+    return _unless_many(case, job, tuple(dict.fromkeys((*named, *weighed.machines)))), weighed
 
 
 def _spared_for_space(case: RecoveryContext, accused: Sequence[str]) -> str:

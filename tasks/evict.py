@@ -185,8 +185,8 @@ async def _evict_one(case: RecoveryContext, act_on: _Eviction) -> None:
     async def act() -> dict[str, Any]:
         silent = machine in _silent_at_pause(case)
         if not silent:
-            told = await fence(ctx, [ctx.ledger.machine(machine)], case.job, case.broken_epoch)
-            silent = machine in told.silent
+            fenced = await fence(ctx, [ctx.ledger.machine(machine)], case.job, case.broken_epoch)
+            silent = machine in fenced.silent
         begun = ctx.clock.now()
         # The agent may be gone; the driver makes sure that nothing of the machine runs, where it can reach it.
         if anew := await evicting.take_out_for(case.actor, machine, reason, scope, meant):
@@ -213,9 +213,9 @@ def _meant(case: RecoveryContext, machine: str) -> str:
     meant = [str(life) for each in begun if (life := each.intent.get("incarnation"))]
     looks = _looks(actions, machine)
     found = _lives_found_bad(actions, machine)
-    told = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
+    alerted = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
     wanted = [case.incarnations()[machine]] if machine in late.asked(case) else []
-    known = [*meant, *wanted, *found, *told, *(life for life, _ in looks if life)]
+    known = [*meant, *wanted, *found, *alerted, *(life for life, _ in looks if life)]
     known = [life for life in known if life not in out]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
 

@@ -8,11 +8,11 @@ from holdfast.operations.context import Context
 
 def still(ctx: Context, incident: Incident) -> list[Alert]:
     """Return them, in the order of the incident's alerts."""
-    told = ctx.ledger.alerts(incident.id)  # newest first: what was over may fire again
+    alerts = ctx.ledger.alerts(incident.id)  # newest first: what was over may fire again
     return [
         alert
         for alert in incident.alerts
-        if next((each.firing for each in told if _of_one_fault(each, alert)), True)
+        if next((each.firing for each in alerts if _of_one_fault(each, alert)), True)
     ]
 
 

@@ -45,8 +45,8 @@ def must_not_be_of_data(case: RecoveryContext) -> None:
     lately = [each for each in past if known[each.id].jumped and each.opened_at >= since]
     if not same and len(lately) >= _SEARCHES:
         raise LimitError(
-            f"{now.description} again, after {len(lately)} searches within a day that found no machine at fault, the last "
-            f"one in {lately[-1].id}: the job is not stopped for another one. Look at its data and learning rate; "
+            f"{now.description} again, after {len(lately)} searches within a day that found no machine at fault, the "
+            f"last one in {lately[-1].id}: the job is not stopped for another one. Look at its data and learning rate; "
             "`holdfast evict MACHINE` takes out one that you suspect"
         )
 

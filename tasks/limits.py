@@ -28,16 +28,16 @@ async def met(case: RecoveryContext, limit: LimitError | NoStandbyError) -> None
         return
     cannot = _cannot_run(case)
     runs = waits.may_run_on(case.incident_class, missing, case.round, unable=bool(cannot))
-    said = await _in_place(case) if runs else ""
-    if said and case.incident_class not in waits.RUNS_ON:
-        await report(case, f"{limit}; {said}")
+    in_place = await _in_place(case) if runs else ""
+    if in_place and case.incident_class not in waits.RUNS_ON:
+        await report(case, f"{limit}; {in_place}")
         return
     why = f"{limit}; it cannot run on {cannot}" if cannot and missing is Missing.APPROVAL else str(limit)
-    told = _put(case, why, missing, again_at, runs_on=bool(said))
-    if said:
-        await left_running(case, f"{cause(case.incident)}{limit}; {said}. {told}")
+    outlook = _put(case, why, missing, again_at, runs_on=bool(in_place))
+    if in_place:
+        await left_running(case, f"{cause(case.incident)}{limit}; {in_place}. {outlook}")
     else:
-        await ask_human(case, f"{cause(case.incident)}{why}. {told}")
+        await ask_human(case, f"{cause(case.incident)}{why}. {outlook}")
 
 
 def _cannot_run(case: RecoveryContext) -> str:

@@ -25,7 +25,7 @@ def verdict(case: RecoveryContext) -> Verdict | None:
 def spared(case: RecoveryContext) -> str:
     """Return why machines whose replicas differ are not accused, as the beginning of a summary; empty: all are."""
     found = _odd(case)
-    return "" if found.machines else "".join(f"{told}; " for told in found.reasons)
+    return "" if found.machines else "".join(f"{reason}; " for reason in found.reasons)
 
 
 @one_view()

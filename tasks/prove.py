@@ -42,7 +42,7 @@ class ProvenCopies(Frozen):
         here = [one for one in self.found if one.tier is tier and one.proof is not None]
         return bool(here) and all(one.outcome is RehearsalOutcome.PROVEN for one in here)
 
-    def told(self, tier: Tier) -> str:
+    def summary(self, tier: Tier) -> str:
         """Return the result for a tier in a few words."""
         here = [one for one in self.found if one.tier is tier]
         if self.proven(tier):
@@ -50,7 +50,7 @@ class ProvenCopies(Frozen):
         failed = [one for one in here if one.outcome is RehearsalOutcome.FAILED]
         if failed:
             return "not restorable either"
-        return here[0].told if here else "there is none"
+        return here[0].result if here else "there is none"
 
 
 @task(task_run_name="prove the copies of {case.job}")
@@ -73,7 +73,7 @@ async def prove_copies(case: RecoveryContext) -> ProvenCopies:
     copies = ProvenCopies.model_validate(await case.once("prove", "copies", {}, act))
     for one in copies.found:
         get_run_logger().info(
-            "rank %s, %s of %s, step %d: %s", one.rank, one.tier, one.machine, one.step, one.told
+            "rank %s, %s of %s, step %d: %s", one.rank, one.tier, one.machine, one.step, one.result
         )
     return copies
 
@@ -99,9 +99,9 @@ async def keep_proven(case: RecoveryContext) -> str:
         except UnavailableError as error:
             return {"told": f"not tested: {error}"}
 
-    told = str((await case.once("prove", "s3", {}, act))["told"])
-    get_run_logger().info("S3: %s", told)
-    return told
+    summary = str((await case.once("prove", "s3", {}, act))["told"])
+    get_run_logger().info("S3: %s", summary)
+    return summary
 
 
 async def _keep(case: RecoveryContext) -> str:
@@ -112,13 +112,13 @@ async def _keep(case: RecoveryContext) -> str:
     for checkpoint in usable[:MOST_CHECKPOINTS]:
         found = await _prove_remote(case, checkpoint)
         if found.outcome is RehearsalOutcome.UNTESTED:
-            return f"step {checkpoint.step} is {found.told}"
+            return f"step {checkpoint.step} is {found.result}"
         if found.outcome is RehearsalOutcome.PROVEN:
             why = f"{case.incident_id}: newer checkpoints may not restore"
             await asyncio.to_thread(manifests.pin, ctx.store, checkpoint, why)
             more = f" ({', '.join(failed)} marked suspect)" if failed else ""
-            return f"step {checkpoint.step} is {found.told}; pinned{more}"
-        why = f"not restorable: {found.told}"
+            return f"step {checkpoint.step} is {found.result}; pinned{more}"
+        why = f"not restorable: {found.result}"
         await asyncio.to_thread(manifests.mark_suspect, ctx.store, checkpoint, why)
         ctx.ledger.refuse_checkpoint(checkpoint, why)
         failed.append(f"step {checkpoint.step}")

@@ -83,14 +83,14 @@ async def perform(held: HeldRepair, move: NextStep) -> bool:
         if move.step is Step.TICKET:
             return await _ask_person(ctx, held, repair, move.why)
         if move.step is Step.ADMIT:
-            told = "; ".join(f"{step.step.value}: {step.said}" for step in repair.steps[:-1])
-            ctx.ledger.admit_repaired(held.id, held.holder, told)
+            summary = "; ".join(f"{step.step.value}: {step.detail}" for step in repair.steps[:-1])
+            ctx.ledger.admit_repaired(held.id, held.holder, summary)
             return False
         found = await repair_acts.ACTS[move.step](ctx, repair, at_most_s)
-        ctx.ledger.end_step(held.id, held.holder, found.state, found.said, found.incarnation)
+        ctx.ledger.end_step(held.id, held.holder, found.state, found.detail, found.incarnation)
     except (StaleError, AnewError) as why:
         return _left_alone(ctx, held, str(why))
-    get_run_logger().info("%s %s: %s %s", move.step.value, held.machine, found.state.value, found.said)
+    get_run_logger().info("%s %s: %s %s", move.step.value, held.machine, found.state.value, found.detail)
     return True
 
 
@@ -104,7 +104,7 @@ async def _ask_person(ctx: Context, held: HeldRepair, repair: Repair, why: str) 
     if sent.state is StepState.WORKED:
         ctx.ledger.close_repair(held.id, held.holder, RepairState.TICKET, why)
     else:
-        ctx.ledger.end_step(held.id, held.holder, sent.state, sent.said)
+        ctx.ledger.end_step(held.id, held.holder, sent.state, sent.detail)
     return False
 
 
@@ -126,7 +126,7 @@ async def publish(held: HeldRepair) -> None:
     ]
     await acreate_markdown_artifact(
         key=f"repair-{repair.id}",
-        description=repair.told,
+        description=repair.summary,
         markdown=f"# Repair {repair.id} of {repair.machine}\n\n{escape(repair.why)}\n\n"
         + "\n".join(lines)
         + "\n",
@@ -144,5 +144,5 @@ async def repaired(held: HeldRepair) -> HeldRepair:
 def finish(repairs: Sequence[HeldRepair]) -> State[Any]:
     """Return the run's final state: every repair in a line, and whether a person is needed at a machine."""
     tickets = any(held.now.state is RepairState.TICKET for held in repairs)
-    told = "; ".join(f"{held.machine}: {held.now.told}" for held in repairs)
-    return Completed(name="Needs human" if tickets else "Completed", message=told or "nothing is due")
+    summary = "; ".join(f"{held.machine}: {held.now.summary}" for held in repairs)
+    return Completed(name="Needs human" if tickets else "Completed", message=summary or "nothing is due")

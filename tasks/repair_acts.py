@@ -35,24 +35,24 @@ class StepResult(Frozen):
     """The result of a step."""
 
     state: StepState
-    said: str = ""
+    detail: str = ""
     incarnation: str | None = None
     """Incarnation of the machine that returned."""
 
 
-def worked(said: str) -> StepResult:
+def worked(detail: str) -> StepResult:
     """Return the result of a step that was seen to work."""
-    return StepResult(state=StepState.WORKED, said=said)
+    return StepResult(state=StepState.WORKED, detail=detail)
 
 
-def failed(said: str) -> StepResult:
+def failed(detail: str) -> StepResult:
     """Return the result of a step that did not work, or was not seen to."""
-    return StepResult(state=StepState.FAILED, said=said)
+    return StepResult(state=StepState.FAILED, detail=detail)
 
 
-def skipped(said: str) -> StepResult:
+def skipped(detail: str) -> StepResult:
     """Return the result of a step that cannot be done here."""
-    return StepResult(state=StepState.SKIPPED, said=said)
+    return StepResult(state=StepState.SKIPPED, detail=detail)
 
 
 async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> StepResult:
@@ -70,7 +70,7 @@ async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> StepResul
 
     asked = await smi("--query-gpu=persistence_mode", "--format=csv,noheader")
     if asked.missing:
-        return skipped(f"nvidia-smi is not installed ({asked.said})")
+        return skipped(f"nvidia-smi is not installed ({asked.message})")
     persistent = "Enabled" in asked.out
     if persistent:
         await smi("--persistence-mode=0")
@@ -78,10 +78,10 @@ async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> StepResul
     if persistent:
         await smi("--persistence-mode=1")
     if not done.ok:
-        return failed(f"nvidia-smi --gpu-reset: {done.said}")
+        return failed(f"nvidia-smi --gpu-reset: {done.message}")
     seen = await smi("--query-gpu=name", "--format=csv,noheader")
     if not seen.ok or not seen.out.strip():
-        return failed(f"no GPU answers after the reset: {seen.said}")
+        return failed(f"no GPU answers after the reset: {seen.message}")
     return worked(f"{len(seen.out.strip().splitlines())} GPUs answer after the reset")
 
 
@@ -94,12 +94,12 @@ async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Ste
         return skipped(f"the {ctx.driver.name} driver restarts no machine: set repair.restart_command")
     reboot, why = ctx.driver.reboot, f"repair {repair.id}: {repair.why}"
     try:
-        said = await asyncio.to_thread(reboot, repair.machine, why, repair.incarnation, at_most_s)
+        detail = await asyncio.to_thread(reboot, repair.machine, why, repair.incarnation, at_most_s)
     except AnewError:
         raise
     except HoldfastError as error:
         return failed(str(error))
-    return worked(said)
+    return worked(detail)
 
 
 async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> StepResult:
@@ -108,15 +108,15 @@ async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_mos
         return skipped(_NOWHERE)
 
     async def boot() -> _Boot:
-        told = await tools.on_machine(policy.shell, repair.machine, node, _BOOT, min(_ASK_S, left.seconds))
-        return _boot(told.out) if told.ok else _Boot()
+        answer = await tools.on_machine(policy.shell, repair.machine, node, _BOOT, min(_ASK_S, left.seconds))
+        return _boot(answer.out) if answer.ok else _Boot()
 
     before = (await boot()).id if policy.shell else ""
     began = ctx.clock.monotonic()
     command = tools.words("repair.restart_command", policy.restart_command, repair.machine, node)
     done = await run(command, left.seconds)
     if not done.ok:
-        return failed(f"{command[0]}: {done.said}")
+        return failed(f"{command[0]}: {done.message}")
     if not policy.shell:
         return worked(f"{command[0]} reported a restart; not verified, as repair.shell is empty")
     while not (now := await boot()).is_since(before, ctx.clock.monotonic() - began):
@@ -138,8 +138,8 @@ class _Boot(Frozen):
         return bool(self.id) and (self.id != before if before else self.up_s < ago_s + _YOUNGER_S)
 
 
-def _boot(told: str) -> _Boot:
-    words = told.split()
+def _boot(output: str) -> _Boot:
+    words = output.split()
     try:
         return _Boot(id=words[0], up_s=float(words[1]) if len(words) > 1 else float("inf"))
     except (IndexError, ValueError):
@@ -158,7 +158,7 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> StepResult
         policy.shell, repair.machine, node, command, at_most_s, kept=_DIAGNOSIS_KEPT
     )
     if done.missing:
-        return skipped(f"not tested: dcgmi is not installed ({done.said})")
+        return skipped(f"not tested: dcgmi is not installed ({done.message})")
     return _judged(policy.diagnose, repair.machine, done)
 
 
@@ -168,14 +168,14 @@ def _judged(level: str, machine: str, done: Ended) -> StepResult:
     Output without tests is a failure of the tool. A failure that proves no broken GPU (settings, a GPU in use) is no
     evidence either way: the delivery checks decide.
     """
-    command, told = f"dcgmi diag --run {level}", json_in(done.out) if done.status is not None else None
-    found = judge(machine, told) if told is not None else []
+    command, report = f"dcgmi diag --run {level}", json_in(done.out) if done.status is not None else None
+    found = judge(machine, report) if report is not None else []
     if sure := [one.detail for one in found if one.sure]:
         return failed(f"{command}: {'; '.join(sure)}"[:500])
     if found and all(one.ok for one in found):
-        return worked(f"{command} passed") if done.ok else failed(f"{command}: {done.said}")
-    if not tests_in(told):
-        return failed(f"{command}: {done.said}")
+        return worked(f"{command} passed") if done.ok else failed(f"{command}: {done.message}")
+    if not tests_in(report):
+        return failed(f"{command}: {done.message}")
     return skipped(f"{command} proves no broken GPU: {'; '.join(one.detail for one in found)}"[:500])
 
 

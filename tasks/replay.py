@@ -76,10 +76,10 @@ async def replay(case: RecoveryContext) -> Verdict:
         for left in range(policy.replay.repeats, -1, -1):
             # A group fails only for a reason: a failure in any round counts, however seldom it comes.
             first = await rounds.both()
-            if why := _untold(first):
-                told = f"{unplayed.COULD_NOT} ({why})"
+            if why := _not_replayed(first):
+                reason = f"{unplayed.COULD_NOT} ({why})"
                 outcome = ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=())
-                decision = ReplayDecision(next=Next.NO_SUSPECT, reason=told)
+                decision = ReplayDecision(next=Next.NO_SUSPECT, reason=reason)
                 break
             horizontal.update(_failed(first[0]))
             vertical.update(_failed(first[1]))
@@ -107,12 +107,12 @@ async def replay(case: RecoveryContext) -> Verdict:
     return verdict
 
 
-def _untold(phases: Round) -> str:
+def _not_replayed(phases: Round) -> str:
     """Return why groups of a phase could not be replayed where none ran well; empty: both phases show something."""
     for phase in phases:
-        untold = [group.untold for group in phase if group.untold]
-        if untold and not any(group.ok for group in phase):
-            return untold[0]
+        reasons = [group.no_evidence for group in phase if group.no_evidence]
+        if reasons and not any(group.ok for group in phase):
+            return reasons[0]
     return ""
 
 
@@ -135,14 +135,14 @@ async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayV
     A machine is compared by itself only where it holds a whole pipeline.
     """
     second = await rounds.both()
-    told = tuple(line for phase in first for line in _compared(phase).reasons)
+    reasons = tuple(line for phase in first for line in _compared(phase).reasons)
     odd_h, odd_v = (_again(one, other) for one, other in zip(first, second, strict=True))
     outcome = replay_groups.suspects(rounds.plan, odd_h, odd_v)
     decision = replay_groups.decide(outcome, limit, 0)
     if decision.next is not Next.EVICT and all(_differ(each) for each in (first, second)):
         outcome, more = await _alone(rounds)
-        decision, told = replay_groups.decide(outcome, limit, 0), (*told, *more)
-    return outcome.model_copy(update={"reasons": (*told, *outcome.reasons)}), decision
+        decision, reasons = replay_groups.decide(outcome, limit, 0), (*reasons, *more)
+    return outcome.model_copy(update={"reasons": (*reasons, *outcome.reasons)}), decision
 
 
 async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
@@ -161,7 +161,7 @@ def _differ(phases: Round) -> bool:
 
 def _failed(ended: Sequence[ReplayEnd]) -> tuple[int, ...]:
     """Return indices of the groups that failed, with evidence."""
-    return tuple(index for index, group in enumerate(ended) if not group.ok and not group.untold)
+    return tuple(index for index, group in enumerate(ended) if not group.ok and not group.no_evidence)
 
 
 def _compared(ended: Sequence[ReplayEnd]) -> agreement.Agreement:

@@ -28,7 +28,7 @@ class ReplayEnd(Frozen):
     ok: bool
     """Every rank ran its steps, and loss and gradients stayed finite."""
     played: GroupResults
-    untold: str = ""
+    no_evidence: str = ""
     """Why its failure is no evidence; empty: it is, or it did not fail."""
 
 
@@ -43,8 +43,8 @@ async def play(
     except (HoldfastError, TimeoutError) as error:
         get_run_logger().warning("replay %s: %s", group, error or "no result in time")
         # A machine that is gone shows nothing about what the others of its group compute; one that hangs may.
-        untold = "" if isinstance(error, TimeoutError) else f"replay {group}: {error}"
-        return ReplayEnd(ok=False, played=GroupResults(size=0), untold=untold)
+        no_evidence = "" if isinstance(error, TimeoutError) else f"replay {group}: {error}"
+        return ReplayEnd(ok=False, played=GroupResults(size=0), no_evidence=no_evidence)
     finally:
         await fleet.ask(
             case.ctx,
@@ -60,7 +60,7 @@ async def play(
     return ReplayEnd(
         ok=all(result.ok for result in results),
         played=_played(results),
-        untold=unplayed.reason(results, case.incident_class, raised),
+        no_evidence=unplayed.reason(results, case.incident_class, raised),
     )
 
 
@@ -135,14 +135,14 @@ async def _results(case: RecoveryContext, name: str, machines: list[Machine]) ->
     waited for, and a group that fails is held against its machines.
     """
     clock = case.ctx.clock
-    heard_at = clock.monotonic()
+    answered_at = clock.monotonic()
     while True:
         found = await fleet.ask(
             case.ctx, machines, lambda agent, _: agent.replay_results(name, case.broken_epoch)
         )
         silent, now = fleet.silent(found), clock.monotonic()
-        heard_at = heard_at if silent else now
-        answers = (fleet.all_but_silent if now - heard_at < SILENT_S else fleet.all_or_raise)(found)
+        answered_at = answered_at if silent else now
+        answers = (fleet.all_but_silent if now - answered_at < SILENT_S else fleet.all_or_raise)(found)
         ended = [result for results in answers.values() for result in results or ()]
         # One bad rank decides; its group need not wait for ranks that hang on it.
         whole = not silent and all(results is not None for results in answers.values())

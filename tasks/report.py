@@ -80,7 +80,7 @@ def _and(case: RecoveryContext, summary: str) -> str:
     moves = ", ".join(
         f"{done.result.get('to')} for {machine_of(done.key)}" for done in case.done("swap") if done.result
     )
-    told = (
+    added = (
         f"; swapped in {moves}"
         if moves and "swapped in" not in summary and case.incident_class not in ON_PURPOSE
         else ""
@@ -90,10 +90,10 @@ def _and(case: RecoveryContext, summary: str) -> str:
         for kind in ("update", "rollback")
     )
     if back and back[-1] not in summary:
-        told += f"; the code was rolled back to {back[-1]}"
+        added += f"; the code was rolled back to {back[-1]}"
     if (switched := [*updated, *back]) and (runs := case.job_now().code_version) != switched[-1]:
-        told += f"; it runs {runs}, which was shipped meanwhile"
-    return told
+        added += f"; it runs {runs}, which was shipped meanwhile"
+    return added
 
 
 def _goes_on(case: RecoveryContext) -> None:
@@ -132,8 +132,8 @@ async def _close(
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
     found, page = verdict or Verdict(), case.ctx.settings.page
-    told = story.markdown(incident, actions, summary, found, now, page=page)
-    await _publish(incident, told, summary, found)
+    markdown = story.markdown(incident, actions, summary, found, now, page=page)
+    await _publish(incident, markdown, summary, found)
     stands = not runs_on and not case.beside
     fails = state is IncidentState.NEEDS_HUMAN and stands
     try:
@@ -146,10 +146,10 @@ async def _close(
     get_run_logger().info("%s: %s", state, summary)
 
 
-async def _publish(incident: Incident, told: str, summary: str, verdict: Verdict) -> None:
+async def _publish(incident: Incident, markdown: str, summary: str, verdict: Verdict) -> None:
     await acreate_markdown_artifact(
         key=f"incident-{incident.id}",
-        markdown=told,
+        markdown=markdown,
         description=summary,
     )
     await acreate_table_artifact(

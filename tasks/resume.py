@@ -26,7 +26,7 @@ from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import ask_for_lacking
 from holdfast.tasks.suspect import mark_suspect
 
-_MOST_TOLD = 20
+_MOST_RECORDED = 20
 """Of a thousand ranks' sources that were refused, so many are recorded."""
 
 
@@ -195,7 +195,7 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
         except DamagedError as error:
             await _give_up_state(case, epoch, str(error))
             return {"epoch": epoch, "refused": str(error)}
-        return {"epoch": epoch} | ({"passed_over": passed_over[:_MOST_TOLD]} if passed_over else {})
+        return {"epoch": epoch} | ({"passed_over": passed_over[:_MOST_RECORDED]} if passed_over else {})
 
     done = await case.once("verify", f"e{epoch}", {"epoch": epoch}, act)
     if refused := str(done.get("refused", "")):
@@ -216,8 +216,8 @@ def _at_fault(case: RecoveryContext, epoch: int) -> str:
     since = next(
         (each.opened_at for each in ctx.ledger.epochs(case.job) if each.epoch == epoch), ctx.clock.now()
     )
-    told = [each for each in ctx.ledger.alerts(case.incident_id) if each.recorded_at > since and each.firing]
-    found = sure_signs.find(sure_signs.of_present(told, case.incarnations()), ctx.policy.classify)
+    alerts = [each for each in ctx.ledger.alerts(case.incident_id) if each.recorded_at > since and each.firing]
+    found = sure_signs.find(sure_signs.of_present(alerts, case.incarnations()), ctx.policy.classify)
     return "; ".join(f"{name}: {why}" for name, why in found.items())
 
 
@@ -239,7 +239,7 @@ async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:
     """
     source = case.job_now().spec.start_from
     if source is not None and not case.ctx.ledger.ever_saved(case.job):
-        raise LimitError(f"{source.said}, from which job {case.job} starts, cannot be loaded: {_short(why)}")
+        raise LimitError(f"{source.title}, from which job {case.job} starts, cannot be loaded: {_short(why)}")
     epochs = {each.epoch: each for each in case.ctx.ledger.epochs(case.job)}
     now, before = epochs[epoch], epochs.get(epoch - 1)
     if before is not None and before.code_version != now.code_version:

@@ -29,7 +29,7 @@ def since(ctx: Context, incident: Incident) -> set[str]:
     for alert in incident.alerts:
         if alert.machine in lives and sure_signs.is_sure(alert, ctx.policy.classify):
             lives[alert.machine].add(alert.incarnation)
-    return {name for name, told in lives.items() if told and not told & {None, present[name]}}
+    return {name for name, accused in lives.items() if accused and not accused & {None, present[name]}}
 
 
 def evicted(case: RecoveryContext) -> dict[str, str]:
@@ -97,13 +97,13 @@ def in_words(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
     moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
     stay = [name for name in dict.fromkeys((*case.returned, *sorted(meanwhile(case)))) if name not in swapped]
     back = sorted(reached_again(case).intersection(case.job_now().machines).difference(stay))
-    told = [f"swapped in {moves}"] if moves else []
+    parts = [f"swapped in {moves}"] if moves else []
     if back:
-        told.append(f"{join_names(back)} {'answer' if len(back) > 1 else 'answers'} again")
+        parts.append(f"{join_names(back)} {'answer' if len(back) > 1 else 'answers'} again")
     if stay:
-        told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
-    told += [_fewer(each.result or {}, swapped) for each in case.done("shrink")]
-    return "; ".join(told) or "no machine was replaced"
+        parts.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
+    parts += [_fewer(each.result or {}, swapped) for each in case.done("shrink")]
+    return "; ".join(parts) or "no machine was replaced"
 
 
 def _fewer(shrunk: Mapping[str, Any], swapped: Mapping[str, str]) -> str:

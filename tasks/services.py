@@ -43,9 +43,9 @@ async def await_healthy(case: RecoveryContext) -> str:
     done = await case.once("await", case.life, {}, act)
     if not done["waited_for"]:
         return ""
-    said = f"waited {done['seconds']:.0f} s for {done['waited_for']}; "
-    get_run_logger().info("%s", said)
-    return said
+    summary = f"waited {done['seconds']:.0f} s for {done['waited_for']}; "
+    get_run_logger().info("%s", summary)
+    return summary
 
 
 async def _look(case: RecoveryContext) -> list[Finding]:

@@ -279,14 +279,14 @@ def _note(ctx: Context, checked: Checked) -> None:
     for name in checked.machines:
         if name not in seen:  # it did not answer
             continue
-        told = Alert(
+        alert = Alert(
             kind=AlertKind.HOST_FAULT,
             machine=name,
             at=ctx.clock.now(),
             firing=name in failed,
             evidence={"check": flapping.STANDBY_CHECKS},
         )
-        ctx.ledger.record_alert(told, None, "failed" if name in failed else "passed")
+        ctx.ledger.record_alert(alert, None, "failed" if name in failed else "passed")
 
 
 def _surely_failing(verdict: Verdict) -> list[str]:

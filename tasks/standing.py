@@ -36,10 +36,10 @@ def seen_at(verdict: Verdict) -> str:
 
 def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
-    told, script = (*seen.evidence, *diagnosed.evidence), seen.script or seen.excuse
+    evidence, script = (*seen.evidence, *diagnosed.evidence), seen.script or seen.excuse
     if only(case, diagnosed):
-        return Verdict(evidence=told, findings=diagnosed.findings, script=script, explained=seen.explained)
-    return diagnosed.model_copy(update={"evidence": told, "script": script})
+        return Verdict(evidence=evidence, findings=diagnosed.findings, script=script, explained=seen.explained)
+    return diagnosed.model_copy(update={"evidence": evidence, "script": script})
 
 
 def weigh(case: RecoveryContext) -> Weighed:
@@ -96,18 +96,18 @@ def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:
 
 def blocked(incident: Incident) -> frozenset[int]:
     """Return the ranks that the detector saw waiting in the kernel for long."""
-    return frozenset(_told(incident, "blocked"))
+    return frozenset(_ranks_in(incident, "blocked"))
 
 
 def _excuse(incident: Incident, ranks: Sequence[int]) -> str:
     """Return why the ranks that stand out have a reason of their own, as the detector saw them."""
     if not ranks:
         return ""
-    if set(ranks) <= set(_told(incident, "ended")):
+    if set(ranks) <= set(_ranks_in(incident, "ended")):
         return (
             f"ranks {join_names(ranks)} ended with status 0 before the others: the job's own code, no machine"
         )
-    if set(ranks) <= set(_told(incident, "working")):
+    if set(ranks) <= set(_ranks_in(incident, "working")):
         return f"ranks {join_names(ranks)} work, while the others wait for them: no machine is at fault"
     return ""
 
@@ -123,7 +123,7 @@ def _evidence(incident: Incident, name: str) -> object:
     return hangs[-1].evidence.get(name) if hangs else None
 
 
-def _told(incident: Incident, name: str) -> Sequence[int]:
+def _ranks_in(incident: Incident, name: str) -> Sequence[int]:
     found = _evidence(incident, name)
     return [rank for rank in found if isinstance(rank, int)] if isinstance(found, list | tuple) else []
 

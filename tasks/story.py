@@ -57,8 +57,8 @@ def markdown(
     if len(incident.alerts) > 20:
         lines.append(f"| | and {len(incident.alerts) - 20} more | | | |")
     if verdict.evidence:
-        told, more = verdict.evidence[:_MOST_EVIDENCE], len(verdict.evidence) - _MOST_EVIDENCE
-        lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in told)]
+        shown, more = verdict.evidence[:_MOST_EVIDENCE], len(verdict.evidence) - _MOST_EVIDENCE
+        lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in shown)]
         lines += [f"- and {more} more"] if more > 0 else []
     lines += _not_kept(actions)
     lines += _restored(actions)
@@ -127,12 +127,12 @@ def _restored(actions: Sequence[Action]) -> list[str]:
             f"## Restored in epoch {escape(result['epoch'])}: step {escape(result.get('step'))}",
             "",
         ]
-        told = [*result.get("reasons", ()), *result.get("restore", ())]
-        lines += [f"- {escape(line)}" for line in dict.fromkeys(told)]
+        reasons = [*result.get("reasons", ()), *result.get("restore", ())]
+        lines += [f"- {escape(line)}" for line in dict.fromkeys(reasons)]
     return lines
 
 
 def _action(action: Action, zero: float) -> str:
     took = "" if action.done_at is None else f"{action.done_at - action.begun_at:.2f} s"
-    told = json.dumps(action.result, default=str) if action.result else action.state
-    return f"| {action.begun_at - zero:+.2f} s | {took} | {escape(action.key)} | {escape(told)} |"
+    result = json.dumps(action.result, default=str) if action.result else action.state
+    return f"| {action.begun_at - zero:+.2f} s | {took} | {escape(action.key)} | {escape(result)} |"

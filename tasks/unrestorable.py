@@ -15,16 +15,16 @@ def judge(case: RecoveryContext, copies: ProvenCopies, kept: str) -> str:
         LimitError: it is not: what would be lost, where, and what a person should do.
     """
     if not copies.failed and copies.proven(Tier.MEMORY):
-        return f"proven again: memory {copies.told(Tier.MEMORY)}; in S3: {kept}"
-    told = copies.failed[0].told if copies.failed else _first_told(case)
+        return f"proven again: memory {copies.summary(Tier.MEMORY)}; in S3: {kept}"
+    why = copies.failed[0].summary if copies.failed else _first_detail(case)
     raise LimitError(
-        f"{told}. The job runs on, but its newest state would not come back. Copies on peers: "
-        f"{copies.told(Tier.PEER)}; in S3: {kept}. Change what is saved at that path (`holdfast update "
+        f"{why}. The job runs on, but its newest state would not come back. Copies on peers: "
+        f"{copies.summary(Tier.PEER)}; in S3: {kept}. Change what is saved at that path (`holdfast update "
         f"{case.job}`), or stop the job at a step that is proven; `holdfast doctor {case.job}` proves again, and a "
         "rehearsal that succeeds ends this"
     )
 
 
-def _first_told(case: RecoveryContext) -> str:
+def _first_detail(case: RecoveryContext) -> str:
     details = [str(alert.evidence["detail"]) for alert in case.incident.alerts if "detail" in alert.evidence]
     return details[0] if details else "; ".join(case.incident.reasons)

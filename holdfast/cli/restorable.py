@@ -120,7 +120,7 @@ def _newest(name: str) -> RemoteCheckpoint | None:
 
 
 def _facts(found: Rehearsal) -> dict[str, Any]:
-    return found.model_dump(mode="json") | {"outcome": found.outcome.value, "told": found.told}
+    return found.model_dump(mode="json") | {"outcome": found.outcome.value, "told": found.result}
 
 
 def _rows(found: Sequence[Rehearsal]) -> list[tuple[object, ...]]:

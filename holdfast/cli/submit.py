@@ -55,7 +55,7 @@ def submit(
         job = gateway.submit(spec.model_copy(update={"code": str(code)}), version)
         where = f" on {', '.join(job.machines)}" if job.machines else ""
         source = job.spec.start_from
-        begins = f" It starts from {source.said}." if source else ""
+        begins = f" It starts from {source.title}." if source else ""
         warnings = roles.crowded(_status(gateway, job.name)) if spec.roles else []
         line = f"{job.name}: submitted with code {version}{where}.{begins}"
         if warnings:

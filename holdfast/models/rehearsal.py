@@ -90,7 +90,7 @@ class Rehearsal(Frozen):
         return RehearsalOutcome.PROVEN if self.proof.ok else RehearsalOutcome.FAILED
 
     @property
-    def told(self) -> str:
+    def result(self) -> str:
         """In words, without the step."""
         if self.proof is None:
             return f"not tested: {self.why_not}"

@@ -89,7 +89,7 @@ class Repair(Frozen):
     steps: tuple[StepRecord, ...] = ()
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line: the current step, or the outcome."""
         if self.state is not RepairState.OPEN:
             return f"{self.state.value}: {self.outcome}"

@@ -95,7 +95,7 @@ class StartFrom(Frozen):
         return self.step if self.parts is None and isinstance(self.step, int) else 0
 
     @property
-    def said(self) -> str:
+    def title(self) -> str:
         """The source in words."""
         source = self.path if self.path is not None else f"job {self.job} step {self.step}"
         if self.parts is None:

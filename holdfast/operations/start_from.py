@@ -55,11 +55,11 @@ async def begun(ctx: Context, job: Job, plan: RestorePlan) -> RestorePlan:
         key = key_of(source)
         if not await asyncio.to_thread(claims.claim, ctx.store, key, job.name, job.epoch):
             raise LimitError(
-                f"job {job.name} has no state of its own, and {source.said}, from which it starts, is not in S3 any "
+                f"job {job.name} has no state of its own, and {source.title}, from which it starts, is not in S3 any "
                 f"more: submit it with another start_from",
                 Missing.STATE,
             )
-    reasons = (*plan.reasons, f"starts from {source.said}")
+    reasons = (*plan.reasons, f"starts from {source.title}")
     return plan.model_copy(update={"step": source.first_step, "start_from": source, "reasons": reasons})
 
 
@@ -131,7 +131,7 @@ def _metadata(ctx: Context, source: StartFrom) -> bytes | None:
         RefusedError: it is nowhere.
     """
     if source.job is not None:
-        return _in_store(ctx.store, key_of(source), source.said)
+        return _in_store(ctx.store, key_of(source), source.title)
     if (place := source.store_and_prefix) is not None:
         url, prefix = place
         try:
@@ -164,13 +164,13 @@ def _in_store(store: ObjectStore, prefix: str, where: str) -> bytes | None:
 
 def _require_parts(source: StartFrom, content: bytes) -> None:
     try:
-        names = names_in(content, f"start_from: {source.said}")
+        names = names_in(content, f"start_from: {source.title}")
     except CheckpointError as error:
         raise RefusedError(str(error)) from error
     for part in (source.parts or {}).values():
         if not has_part(names, part):
             raise RefusedError(
-                f"start_from.parts: {source.said}: no part {part!r} there; it has {', '.join(parts_of(names))}"
+                f"start_from.parts: {source.title}: no part {part!r} there; it has {', '.join(parts_of(names))}"
             )
 
 
@@ -178,7 +178,7 @@ def _require_files(ctx: Context, source: StartFrom, content: bytes) -> None:
     """Check that a foreign checkpoint's files are there, and long enough; a job's has digests, checked at its load."""
     if source.path is None:
         return
-    needs = files_in(content, f"start_from: {source.said}", (source.parts or {"": ""}).values())
+    needs = files_in(content, f"start_from: {source.title}", (source.parts or {"": ""}).values())
     if (place := source.store_and_prefix) is not None:
         url, prefix = place
         store = objects.from_settings(ctx.settings, url)

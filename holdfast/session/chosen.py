@@ -92,11 +92,11 @@ class Chosen(StateTree):
         for name in sorted(self._taken):
             if name not in saved and name not in self._lenient:
                 raise CheckpointError(
-                    f"start_from.parts: {self._source.said} has no part {name!r} (it has {', '.join(sorted(saved))})"
+                    f"start_from.parts: {self._source.title} has no part {name!r} (it has {', '.join(sorted(saved))})"
                 )
             if name in saved and now[name] != saved[name]:
                 raise CheckpointError(
-                    f"start_from.parts: {self._source.said} has {name!r} as {saved[name]}, this job as {now[name]}"
+                    f"start_from.parts: {self._source.title} has {name!r} as {saved[name]}, this job as {now[name]}"
                 )
 
     def found_in(self, metadata: Metadata, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Chosen(StateTree):
         self._groups = {
             part: _groups(part, wanted) for part, _ in self.optimizers() if part not in self._lenient
         }
-        with exchange.together(self._source.said):
+        with exchange.together(self._source.title):
             for name, value in wanted.items():
                 if there(name) in saved:
                     self._require_fit(metadata, there(name), value)
@@ -146,7 +146,7 @@ class Chosen(StateTree):
             more := sorted(int(each) for each in numbers if each.isdecimal() and int(each) not in here)
         ):
             raise CheckpointError(
-                f"{begin}{more[0]}: {self._source.said} has it, and the optimizer {part!r} does not. Give it the "
+                f"{begin}{more[0]}: {self._source.title} has it, and the optimizer {part!r} does not. Give it the "
                 "groups that it has there, or leave the optimizer out of start_from.parts"
             )
 
@@ -160,7 +160,7 @@ class Chosen(StateTree):
         Raises:
             CheckpointError: names the first such item; on every rank.
         """
-        with Exchange(alone=False).together(self._source.said):
+        with Exchange(alone=False).together(self._source.title):
             theirs = {part: _groups(there(part), loaded) for part in self._groups}
             for name, (part, owner) in self.stateless.items():
                 if owner not in theirs[part]:
@@ -169,7 +169,7 @@ class Chosen(StateTree):
                 for name, number in groups.items():
                     if theirs[part].get(name, number) != number:
                         raise CheckpointError(
-                            f"{part}.param_groups.{number}: {self._source.said} has {name!r} in group "
+                            f"{part}.param_groups.{number}: {self._source.title} has {name!r} in group "
                             f"{theirs[part][name]}, the optimizer in group {number}. Give the optimizer its groups in "
                             "the order that they have there"
                         )
@@ -177,7 +177,7 @@ class Chosen(StateTree):
     def _missing(self, name: str, saved: Mapping[str, Any] | None = None) -> str:
         beginnings = f" (it has {_beginnings(saved)})" if saved is not None else ""
         return (
-            f"{there(name)}: the state has it, and {self._source.said} does not{beginnings}. Name the parts as they "
+            f"{there(name)}: the state has it, and {self._source.title} does not{beginnings}. Name the parts as they "
             "are there (start_from.parts), or give holdfast.Part(..., strict=False) to leave it as it is"
         )
 
@@ -193,7 +193,7 @@ class Chosen(StateTree):
             return
         if lost := left.difference(*exchange.everywhere(set(found))):
             raise CheckpointError(
-                f"{min(lost)}: {self._source.said} has it, and the model does not ({len(lost)} such names). Give "
+                f"{min(lost)}: {self._source.title} has it, and the model does not ({len(lost)} such names). Give "
                 "holdfast.Part(..., strict=False) to leave it out"
             )
 
@@ -204,7 +204,7 @@ class Chosen(StateTree):
         size, dtype = saved.size, saved.properties.dtype
         if value.shape != size or value.dtype != dtype:
             raise CheckpointError(
-                f"{name}: {self._source.said} has a tensor {list(size)} of {dtype}, the state one "
+                f"{name}: {self._source.title} has a tensor {list(size)} of {dtype}, the state one "
                 f"{list(value.shape)} of {value.dtype}"
             )
 

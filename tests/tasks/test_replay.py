@@ -101,4 +101,4 @@ async def test_a_group_whose_machine_is_gone_was_not_played(
     case: Any = SimpleNamespace(ctx=SimpleNamespace(policy=policy), job="toy", broken_epoch=1)
     ended = await replay_group.play(case, "h0", [], None)
     assert replay._failed([ended]) == ((0,) if evident else ())
-    assert bool(replay._untold(([ended], [ended]))) is not evident
+    assert bool(replay._not_replayed(([ended], [ended]))) is not evident

@@ -204,6 +204,6 @@ def test_a_job_file_with_a_mistake_is_refused(source: dict[str, Any], named: str
 
 def test_the_source_is_said_in_words() -> None:
     """As `holdfast submit` prints it."""
-    assert spec(job="llama", step=9).start_from.said == "job llama step 9"  # type: ignore[union-attr]
+    assert spec(job="llama", step=9).start_from.title == "job llama step 9"  # type: ignore[union-attr]
     renamed = spec(path="s3://b/ckpt", parts={"model": "app.model", "loader": "loader", "ema": ""})
-    assert renamed.start_from.said == "s3://b/ckpt (model = app.model, loader, ema = .)"  # type: ignore[union-attr]
+    assert renamed.start_from.title == "s3://b/ckpt (model = app.model, loader, ema = .)"  # type: ignore[union-attr]

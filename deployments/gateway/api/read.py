@@ -142,7 +142,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
-    return repair.model_dump(mode="json", exclude={"holder"}) | {"told": repair.told}
+    return repair.model_dump(mode="json", exclude={"holder"}) | {"told": repair.summary}
 
 
 def _job(gateway: Gateway, job: Job, reached: int) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Rehearsals:
         known.found, known.tested_at = found, self._now()
         failure = "; ".join(map(str, found.proof.problems)) if found.proof else ""
         if failure and failure != known.reported:
-            _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.told)
+            _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.result)
             self._failed(run, found)
         if found.outcome is not RehearsalOutcome.UNTESTED:
             known.reported = failure

@@ -82,7 +82,7 @@ class Watch:
             "step": found.step,
             "tier": found.tier.value,
             "problems": [str(each) for each in found.proof.problems],
-            "detail": found.told,
+            "detail": found.result,
         }
         self.alert(run, AlertKind.UNRESTORABLE, found.rank or 0, evidence)
 

@@ -115,12 +115,12 @@ async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, 
         await eventually(saved_since)
         order = Prove(job="fine", incarnation=machine.incarnation)
         (again,) = await client.prove(order)
-        assert again.outcome is RehearsalOutcome.PROVEN, again.told
+        assert again.outcome is RehearsalOutcome.PROVEN, again.result
         assert again.step > found.step
         assert again.proof
         assert again.proof.items > 5
         (peer,) = await client.prove(order.model_copy(update={"tier": Tier.PEER, "ranks": (0,)}))
-    assert peer.told == "not tested: no complete shard of it lies here"
+    assert peer.result == "not tested: no complete shard of it lies here"
     assert gateway.alerts(AlertKind.UNRESTORABLE, "fine") == []
     assert list((machine.shm / "transfers").glob("proof-*")) == []
     await end(machine, "fine")
@@ -252,7 +252,7 @@ async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
     monkeypatch.setattr(slot_files, "lend", lend_late)
     Proofs(prover)
     found = await prover.shard("toy", 0)
-    assert (found.outcome, found.step) == (RehearsalOutcome.PROVEN, 15), found.told
+    assert (found.outcome, found.step) == (RehearsalOutcome.PROVEN, 15), found.result
     assert asked == list(range(8, 16))
 
 
@@ -263,7 +263,7 @@ async def test_a_shard_that_was_never_completed_is_not_waited_for_for_long(
     monkeypatch.setattr("holdfast.agent.checkpoints.prover._WRITING_S", 0.05)
     buffers.begin(mmap_of(write_shard(tmp_path / "shm" / "own" / "toy", step=7)))
     found = await prover.shard("toy", 0)
-    assert found.told == "not tested: no complete shard of it lies here"
+    assert found.result == "not tested: no complete shard of it lies here"
 
 
 async def test_what_cannot_be_lent_is_reported(
@@ -273,7 +273,7 @@ async def test_what_cannot_be_lent_is_reported(
     write_shard(tmp_path / "shm" / "own" / "toy", step=7)
     monkeypatch.setattr(os, "link", no_link)
     found = await prover.shard("toy", 0)
-    assert "No space left on device" in found.told
+    assert "No space left on device" in found.result
 
 
 def no_link(*_: object) -> None:
@@ -296,8 +296,8 @@ async def test_a_machine_without_torch_says_so(tmp_path: Path) -> None:
     """Nothing is forked for it."""
     settings = Settings(home=tmp_path, preload="json")
     prover = Prover(ForkServer(["json"]), Memory("m1", tmp_path / "shm"), settings, Metrics(), "m1")
-    assert "has no torch" in (await prover.shard("toy", 0)).told
-    assert "has no torch" in (await prover.checkpoint("toy", 1, 1, "k")).told
+    assert "has no torch" in (await prover.shard("toy", 0)).result
+    assert "has no torch" in (await prover.checkpoint("toy", 1, 1, "k")).result
 
 
 def rehearsal(rank: int, step: int = 5, wrong: str = "", why_not: str = "") -> Rehearsal:

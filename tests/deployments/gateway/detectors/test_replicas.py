@@ -144,7 +144,7 @@ def test_a_rank_that_is_odd_wherever_it_runs_accuses_no_machine() -> None:
     """Its program does what the others do not."""
     found = odd([alert("m1", 3)], [alert("m9", 3)], PRESENT)
     assert found.machines == ()
-    assert "rank 3 on m9" in found.told[0]
+    assert "rank 3 on m9" in found.reasons[0]
     assert odd([alert("m1", 3)], [alert("m9", 2), alert("m1", 3)], PRESENT).machines == ("m1",)
 
 

@@ -83,7 +83,7 @@ async def test_release_ends_a_repair_but_not_a_step_of_it(kit: Kit) -> None:
         kit.ledger.cancel_repairs("m0", "ann released it")
     kit.ledger.end_step(repair.id, "run", StepState.WORKED, "")
     kit.ledger.cancel_repairs("m0", "ann released it")
-    assert kit.ledger.repair(repair.id).told == "cancelled: ann released it"
+    assert kit.ledger.repair(repair.id).summary == "cancelled: ann released it"
 
 
 async def test_nothing_is_begun_where_repairs_are_off(tmp_path: Path) -> None:
