@@ -74,9 +74,9 @@ async def first_steps(
             asked,
             lambda agent, _: agent.first_steps(job_name, epoch, patience_s=patience_s),  # noqa: B023
         )
-        told = fleet.answered(answers)
-        known |= {name: found.ranks for name, found in told.items()}
-        start.away = (start.away | answers.keys()) - told.keys()
+        answered = fleet.answered(answers)
+        known |= {name: found.ranks for name, found in answered.items()}
+        start.away = (start.away | answers.keys()) - answered.keys()
         # An agent that restarted answers that it has no ranks of the epoch.
         unknown = {name for name, answer in answers.items() if isinstance(answer, UnknownError)}
         if gone := start.gone(unknown | set(fleet.lost(answers)) - set(fleet.silent(answers)), answers):

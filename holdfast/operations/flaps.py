@@ -23,39 +23,39 @@ _KINDS = (*NETWORK_KINDS, AlertKind.HOST_FAULT, AlertKind.RANK_EXIT)
 def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
     """Return those of the machines that flap, or on which errors of the GPU come again and again; and why."""
     ladder = policy.ladder
-    heard, deaths = _heard(
+    by_machine, deaths = _history(
         ledger, names, now - max(ladder.flaps.window_s, ladder.gpu_errors.window_s), policy
     )
-    told = {name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in heard}
-    return {name: why for name, why in told.items() if why} | _come_and_go(ledger, heard, deaths, now, policy)
+    reasons = {name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in by_machine}
+    return {name: why for name, why in reasons.items() if why} | _come_and_go(ledger, by_machine, deaths, now, policy)
 
 
-def _heard(
+def _history(
     ledger: Ledger, names: Iterable[str], since: float, policy: Policy
 ) -> tuple[dict[str, list[RecordedAlert]], dict[str, list[Death]]]:
     """Return by machine what was reported of it since then, and the deaths of ranks in the jobs that it served."""
-    heard = ledger.alerts_of_kinds(names, _KINDS, since)
-    return heard, _deaths(ledger, heard, since, policy)
+    by_machine = ledger.alerts_of_kinds(names, _KINDS, since)
+    return by_machine, _deaths(ledger, by_machine, since, policy)
 
 
 def _come_and_go(
     ledger: Ledger,
-    heard: Mapping[str, Sequence[RecordedAlert]],
+    by_machine: Mapping[str, Sequence[RecordedAlert]],
     deaths: Mapping[str, Sequence[Death]],
     now: float,
     policy: Policy,
 ) -> dict[str, str]:
     rules = policy.ladder.flaps
-    told = {
-        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in heard.items()
+    reasons = {
+        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in by_machine.items()
     }
-    for name in heard:
-        if told[name]:
-            told[name] = _of_its_own(ledger, name, heard[name], now, policy)
-        if not told[name] and rank_deaths.why(name, deaths[name], now, rules):
+    for name in by_machine:
+        if reasons[name]:
+            reasons[name] = _of_its_own(ledger, name, by_machine[name], now, policy)
+        if not reasons[name] and rank_deaths.why(name, deaths[name], now, rules):
             others = _of_other_jobs(ledger, {each.job for each in deaths[name]}, now - rules.window_s, policy)
-            told[name] = rank_deaths.why(name, deaths[name], now, rules, others)
-    return {name: why for name, why in told.items() if why}
+            reasons[name] = rank_deaths.why(name, deaths[name], now, rules, others)
+    return {name: why for name, why in reasons.items() if why}
 
 
 def _of_its_own(ledger: Ledger, name: str, mine: Sequence[RecordedAlert], now: float, policy: Policy) -> str:
@@ -63,8 +63,8 @@ def _of_its_own(ledger: Ledger, name: str, mine: Sequence[RecordedAlert], now: f
     rules = policy.ladder.flaps
     domains = _shared_with(ledger, name, policy)
     others = {other for members in domains for other in members if other != name}
-    heard = ledger.alerts_of_kinds(others, _KINDS, now - rules.window_s)
-    elsewhere = {other: [*_flaps(alerts), *_restarts(alerts)] for other, alerts in heard.items()}
+    by_machine = ledger.alerts_of_kinds(others, _KINDS, now - rules.window_s)
+    elsewhere = {other: [*_flaps(alerts), *_restarts(alerts)] for other, alerts in by_machine.items()}
 
     def own(times: Iterable[float]) -> list[float]:
         return flapping.own(times, elsewhere, domains, policy.detect.network)
@@ -86,10 +86,10 @@ def _shared_with(ledger: Ledger, name: str, policy: Policy) -> list[frozenset[st
 
 
 def _deaths(
-    ledger: Ledger, heard: Mapping[str, Sequence[RecordedAlert]], since: float, policy: Policy
+    ledger: Ledger, by_machine: Mapping[str, Sequence[RecordedAlert]], since: float, policy: Policy
 ) -> dict[str, list[Death]]:
     """Return by machine the deaths in all jobs that had some there, on whatever machine."""
-    jobs = {name: sorted({str(each.job) for each in heard[name] if _dies(each)}) for name in heard}
+    jobs = {name: sorted({str(each.job) for each in by_machine[name] if _dies(each)}) for name in by_machine}
     known = {
         job: deaths_of(ledger, job, since, policy) for job in {*(job for of in jobs.values() for job in of)}
     }
@@ -98,8 +98,8 @@ def _deaths(
 
 def _of_other_jobs(ledger: Ledger, but: Set[str], since: float, policy: Policy) -> list[Death]:
     """Return the deaths since then in all jobs ``but`` these."""
-    heard = ledger.alerts_of_kinds([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
-    jobs = {str(each.job) for alerts in heard.values() for each in alerts if each.job}
+    by_machine = ledger.alerts_of_kinds([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
+    jobs = {str(each.job) for alerts in by_machine.values() for each in alerts if each.job}
     return [each for job in sorted(jobs - but) for each in deaths_of(ledger, job, since, policy)]
 
 
@@ -114,8 +114,8 @@ def deaths_of(ledger: Ledger, job: str, since: float, policy: Policy) -> list[De
         step = epochs[incident.epoch].reached if incident.epoch in epochs else None
         ended = separate(mine)
         died = (*ended.roots, *ended.waited)
-        told = (rank_deaths.death(alert, incident.opened_at, step, policy.classify) for alert in died)
-        found += [each for each in told if each is not None]
+        deaths = (rank_deaths.death(alert, incident.opened_at, step, policy.classify) for alert in died)
+        found += [each for each in deaths if each is not None]
     return found
 
 
@@ -128,17 +128,17 @@ def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
     """Return the standbys of :func:`of_the_pool`, with the reasons."""
     standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
     rules = policy.ladder.flaps
-    heard, deaths = _heard(ledger, standbys, now - rules.window_s, policy)
-    return _not_cleared(ledger, standbys, now, rules) | _come_and_go(ledger, heard, deaths, now, policy)
+    by_machine, deaths = _history(ledger, standbys, now - rules.window_s, policy)
+    return _not_cleared(ledger, standbys, now, rules) | _come_and_go(ledger, by_machine, deaths, now, policy)
 
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
-    heard = ledger.alerts_of_kinds(names, _KINDS, now - flapping.REMEMBERED_S)
-    told = {
+    by_machine = ledger.alerts_of_kinds(names, _KINDS, now - flapping.REMEMBERED_S)
+    reasons = {
         name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules, _restarts(alerts))
-        for name, alerts in heard.items()
+        for name, alerts in by_machine.items()
     }
-    return {name: why for name, why in told.items() if why}
+    return {name: why for name, why in reasons.items() if why}
 
 
 def _flaps(alerts: Iterable[RecordedAlert]) -> list[float]:
@@ -155,8 +155,8 @@ def _dies(alert: RecordedAlert) -> bool:
 
 def _checks(alerts: Iterable[RecordedAlert]) -> tuple[list[float], list[float]]:
     """Return when the checks of a standby passed, and when they did not."""
-    told = [each for each in alerts if flapping.of_checks(each)]
+    results = [each for each in alerts if flapping.of_checks(each)]
     return (
-        [each.recorded_at for each in told if not each.firing],
-        [each.recorded_at for each in told if each.firing],
+        [each.recorded_at for each in results if not each.firing],
+        [each.recorded_at for each in results if each.firing],
     )

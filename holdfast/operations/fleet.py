@@ -120,8 +120,8 @@ def all_but_silent(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answ
     Raises:
         HoldfastError: the first that failed otherwise.
     """
-    unheard = silent(answers)
-    return all_or_raise({name: answer for name, answer in answers.items() if name not in unheard})
+    left_out = silent(answers)
+    return all_or_raise({name: answer for name, answer in answers.items() if name not in left_out})
 
 
 async def settle(

@@ -99,12 +99,12 @@ async def _acts(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> N
         with contextlib.suppress(HoldfastError):
             await meeting
         past = await noting
-    told = fenced[0] if fenced else Fenced({})
+    stopped = fenced[0] if fenced else Fenced({})
     now = ctx.ledger.incident(incident.id)  # with the alerts that joined meanwhile
     if incident.incident_class is IncidentClass.MACHINE_FAULT:
-        why = await replace_lost(actor, now, told)
+        why = await replace_lost(actor, now, stopped)
     else:
-        why = await _restarted_first(actor, now, job, told, past)
+        why = await _restarted_first(actor, now, job, stopped, past)
     if why:
         _log.info("%s: the head start ends with the pause: %s", incident.id, why)
         return
@@ -117,7 +117,7 @@ async def _acts(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> N
             incident_id=incident.id,
             ledger=actor.ledger,
             bound=incident.last_good_step,
-            settled=told.settled,
+            settled=stopped.settled,
             keep_s=ctx.policy.keep_processes.wait_s,
         )
         return launched.model_dump(mode="json")
@@ -126,12 +126,12 @@ async def _acts(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> N
 
 
 async def _restarted_first(
-    actor: Actor, incident: Incident, job: Job, told: Fenced, past: _Past | None
+    actor: Actor, incident: Incident, job: Job, stopped: Fenced, past: _Past | None
 ) -> str:
     """Record that the job is restarted before its diagnosis; return why it is not, empty: it is."""
     if past is None:
         return "no rank keeps its process"
-    if why := _why_not(actor.ctx, incident, job, told, past):
+    if why := _why_not(actor.ctx, incident, job, stopped, past):
         return why
 
     async def decided() -> dict[str, object]:
@@ -169,14 +169,14 @@ def _note(actor: Actor, incident: Incident, job: Job, *, keeps: bool) -> _Past |
     return _Past(recurrence(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
 
 
-def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
+def _why_not(ctx: Context, incident: Incident, job: Job, stopped: Fenced, past: _Past) -> str:
     """Return why the next epoch is not started by the gateway; by fewer facts than the playbook has, never by more."""
     policy = ctx.policy
     raised, cause = restart_first.own_end(incident.alerts)
     death = DeathFacts(
         incident_class=incident.incident_class,
-        kept=told.kept if last_good.earliest_named(incident.alerts) is None else 0,
-        silent=told.lost,
+        kept=stopped.kept if last_good.earliest_named(incident.alerts) is None else 0,
+        silent=stopped.lost,
         again=past.recurrence.again,
         often=past.recurrence.often,
         rung=past.rung,

@@ -140,11 +140,11 @@ async def hold_ranks(
     """
     machines, boundaries = ctx.ledger.machines_named(job.machines), boundaries or Boundaries()
     if at_step is None:
-        await _tell_hold(ctx, job, machines, None)
+        await _order_hold(ctx, job, machines, None)
         return None
     ahead, ranks = HOLD_AHEAD, await _ranks(ctx, machines, job.name)
     at_step = at_step or boundaries.after(_furthest(ranks) + ahead)
-    await _tell_hold(ctx, job, machines, at_step)
+    await _order_hold(ctx, job, machines, at_step)
     began = ctx.clock.monotonic()
     deadline = began + _limit_s(ranks, at_step, boundaries.every, longest_s)
     split_at: float | None = None
@@ -160,12 +160,12 @@ async def hold_ranks(
         if _furthest(ranks) > at_step or (split_at is not None and now - split_at >= PASSED_S):
             ahead, split_at = ahead * 2, None
             at_step = boundaries.after(_furthest(ranks) + ahead)
-            await _tell_hold(ctx, job, machines, at_step)
+            await _order_hold(ctx, job, machines, at_step)
             if longest_s > HOLD_TIMEOUT_S:
                 # A person waits no longer; a playbook may have slow steps before it.
                 deadline = max(deadline, now + _limit_s(ranks, at_step, boundaries.every, longest_s))
         await asyncio.sleep(_pause_s(ranks, at_step))
-    await _tell_hold(ctx, job, machines, None)
+    await _order_hold(ctx, job, machines, None)
     waited_s = ctx.clock.monotonic() - began
     raise RefusedError(f"job {job.name} did not reach step {at_step} in {waited_s:.0f} s; it goes on")
 
@@ -253,7 +253,7 @@ async def hold_saved(
     raise RefusedError(f"step {step}, at which the job was held, is not saved by all ranks")
 
 
-async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:
+async def _order_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:
     def order(machine: Machine) -> Hold:
         return Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
 

@@ -70,8 +70,8 @@ class Launched(Frozen):
         kept = f", {self.kept} of {self.ranks} ranks in their processes" if self.kept else ""
         more = f" (and {len(self.passed_over) - 1} more)" if len(self.passed_over) > 1 else ""
         passed = [f"refused: {self.passed_over[0][:300]}{more}"] if self.passed_over else []
-        told = [*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}", *passed]
-        return "; ".join(told)
+        parts = [*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}", *passed]
+        return "; ".join(parts)
 
     @property
     def said(self) -> str:
@@ -217,13 +217,13 @@ async def _launch(
         await _record_running(ctx, ledger, job_name, machines, epoch, ended_at)
         await make_ready(ctx, job)
     new = kept_processes.by_reason((rank.rank, rank.why_new) for rank in started if rank.why_new)
-    told = (*restore_plan.explain(plan), *kept_processes.describe(new))
+    explained = (*restore_plan.explain(plan), *kept_processes.describe(new))
     return Launched(
         epoch=epoch,
         step=plan.step,
         tier=plan.tier,
         reasons=plan.reasons,
-        restore=told,
+        restore=explained,
         kept=sum(rank.kept for rank in started),
         ranks=len(started),
     )

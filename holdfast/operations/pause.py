@@ -34,7 +34,7 @@ async def stop_epoch(ctx: Context, ledger: Ledger, broken: Broken) -> Fenced:
     """Stop the ranks of the epoch on all machines of its job, and see that they are gone or out of their training."""
     job = ctx.ledger.job(broken.job)
     machines = ctx.ledger.machines_named(job.machines)
-    told = await fence(
+    fenced = await fence(
         ctx,
         machines,
         broken.job,
@@ -43,19 +43,19 @@ async def stop_epoch(ctx: Context, ledger: Ledger, broken: Broken) -> Fenced:
         grace_s=stop_grace.grace_s(job.spec, broken.incident_class),
         keep_s=kept_processes.wait_s(ctx.policy.keep_processes, broken.incident_class, again=broken.again),
     )
-    persist_soon(ctx, job, machines, told.states, broken.last_good_step)
+    persist_soon(ctx, job, machines, fenced.states, broken.last_good_step)
     ledger.close_epoch(broken.job, broken.epoch, f"paused by {broken.incident_id}", ctx.clock.now())
-    return told
+    return fenced
 
 
-def result(ctx: Context, broken: Broken, told: Fenced) -> dict[str, Any]:
+def result(ctx: Context, broken: Broken, fenced: Fenced) -> dict[str, Any]:
     """Return what the ledger keeps of it."""
     none = kept_processes.why_none(ctx.policy.keep_processes, broken.incident_class, again=broken.again)
     return {
-        "unreachable": list(told.lost),
-        "silent": list(told.silent),
-        "kept": told.kept,
-        "not_kept": {none or why: list(ranks) for why, ranks in told.not_kept.items()},
+        "unreachable": list(fenced.lost),
+        "silent": list(fenced.silent),
+        "kept": fenced.kept,
+        "not_kept": {none or why: list(ranks) for why, ranks in fenced.not_kept.items()},
     }
 
 

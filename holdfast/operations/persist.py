@@ -64,13 +64,13 @@ async def persist_last(ctx: Context, job_name: str) -> bool:
     """
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name, role="")
-    told = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
+    states = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
     try:
-        step = await asyncio.wait_for(_order(ctx, job, machines, told, None), _ORDER_S)
+        step = await asyncio.wait_for(_order(ctx, job, machines, states, None), _ORDER_S)
     except (HoldfastError, TimeoutError) as error:
         _log.warning("job %s has ended: its last step is not in S3 yet: %s", job.name, error)
         return isinstance(error, CheckpointError)
-    return step is None and len(told) == len(machines)
+    return step is None and len(states) == len(machines)
 
 
 def triggered(

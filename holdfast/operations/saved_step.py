@@ -42,9 +42,9 @@ class SavedStep:
         machines, wanted = [*self._missing(), *beside], (self._job.name, self._step)
         answers = await fleet.ask(self._ctx, machines, lambda agent, _: agent.state(saved=wanted))
         others = {machine.name: answers.pop(machine.name) for machine in beside}
-        heard = fleet.all_but_silent(answers)
-        self.states |= heard
-        self._ranks |= self.ranks_in(heard.values())
+        answered = fleet.all_but_silent(answers)
+        self.states |= answered
+        self._ranks |= self.ranks_in(answered.values())
         return others
 
     def ranks_in(self, states: Iterable[AgentState]) -> set[int]:

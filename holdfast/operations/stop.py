@@ -46,8 +46,8 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
     machines = [
         there[name] for name in job.machines if name in there
     ]  # after a stop of the site there may be others
-    told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec))
-    await persist(ctx, job, machines, told.states)
+    fenced = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec))
+    await persist(ctx, job, machines, fenced.states)
     with contextlib.suppress(UnknownError):  # a playbook had counted it, and not opened it yet
         ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)
