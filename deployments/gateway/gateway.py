@@ -135,7 +135,7 @@ class Gateway:
         self.rehearsals = RehearsalDetector(self.site, self.correlator)
         self.replicas = Replicas(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
-        self.correlator.heard = self.switches.observe
+        self.correlator.on_firing = self.switches.observe
         driver = functools.cache(lambda: drivers.from_settings(settings))
         self.drains = DrainedMachines(self.site, self.correlator, driver)
         self.locations = Locations(self.site, driver)
@@ -258,10 +258,10 @@ class Gateway:
 
     async def touch(self) -> None:
         """Record in the ledger which machines were heard: for people, so a lost write does not matter; and tidy up."""
-        heard, self.site.fleet.heard = self.site.fleet.heard, {}
-        if heard:
+        unwritten, self.site.fleet.unwritten = self.site.fleet.unwritten, {}
+        if unwritten:
             with contextlib.suppress(HoldfastError):
-                await asyncio.to_thread(self.site.ledger.touch, heard)
+                await asyncio.to_thread(self.site.ledger.touch, unwritten)
         await self._forget_old_alerts()
         await self.held.tick()
 

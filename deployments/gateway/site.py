@@ -71,7 +71,7 @@ class Site:
 
     def late_s(self, machine: Machine) -> float | None:
         """Return for how long a machine in service has been silent, once that exceeds about a heartbeat interval."""
-        if machine.state in OUT_OF_SERVICE or not self.fleet.heard_at(machine.name):
+        if machine.state in OUT_OF_SERVICE or not self.fleet.last_seen(machine.name):
             return None
         silent_s = self.fleet.silent_s(machine.name, self.clock.now())
         return round(silent_s, 1) if silent_s > self.window_s else None

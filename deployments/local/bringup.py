@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 DEATHS = 4
 """A service that was started this often without ever answering will not come up."""
-TOLD_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 """Between two lines that name what has not come up yet."""
 _LAST_LINES = 15
 _ASKED_S = 5.0
@@ -91,14 +91,14 @@ def _wait(
 ) -> None:
     """Wait until every service answers and all work beside is done; raises the first error of that."""
     waiting, launched = list(services), time.monotonic()
-    until, told = launched + settings.up_s, launched
+    until, reported_at = launched + settings.up_s, launched
     starts: dict[str, set[int]] = {service.name: set() for service in services}
     while waiting or not all(each.done() for each in work.values()):
         for each in work.values():
             if each.done():
                 each.result()
-        if (now := time.monotonic()) - told >= TOLD_EVERY_S:
-            told = now
+        if (now := time.monotonic()) - reported_at >= REPORT_EVERY_S:
+            reported_at = now
             missing = [each.says for each in waiting] + [
                 name for name, each in work.items() if not each.done()
             ]

@@ -60,16 +60,16 @@ class _Request:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._heard: list[Message] = []
+        self._received: list[Message] = []
         self.gone = False
 
     def from_its_start(self) -> Receive:
-        heard = iter(self._heard.copy())
+        received = iter(self._received.copy())
 
         async def receive() -> Message:
-            if (message := next(heard, None)) is None:
+            if (message := next(received, None)) is None:
                 message = await self._receive()
-                self._heard.append(message)
+                self._received.append(message)
                 self.gone = self.gone or message["type"] == "http.disconnect"
             return message
 

@@ -113,7 +113,7 @@ def _known(http: httpx.Client, gateways: Sequence[str]) -> dict[str, Machine]:
         with contextlib.suppress(httpx.HTTPError):
             answer = http.get(f"{url}/v1/machines")
             answer.raise_for_status()
-            return {told["name"]: Machine.model_validate(told) for told in answer.json()}
+            return {each["name"]: Machine.model_validate(each) for each in answer.json()}
     return {}
 
 
@@ -129,8 +129,8 @@ def _why(settings: Settings, driver: Driver, name: str, known: Mapping[str, Mach
             "`admit-machine` in the Prefect UI says what its delivery checks found."
         )
     if settings.driver != "local":
-        said = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
-        return f"machine {name} did not register within {2 * settings.up_s:g} s; {driver.name} says: {said}."
+        detail = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
+        return f"machine {name} did not register within {2 * settings.up_s:g} s; {driver.name} says: {detail}."
     log = machine_dir(settings.home, name) / "agent.log"
     try:
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])

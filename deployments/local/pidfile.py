@@ -41,12 +41,12 @@ def remove(home: Path, name: str) -> None:
 def running(home: Path, name: str) -> psutil.Process | None:
     """Return the live process of ``name``, or None."""
     try:
-        told = json.loads(path(home, name).read_text())
-        process = psutil.Process(int(told["pid"]))
-        if start := told.get("start"):
+        record = json.loads(path(home, name).read_text())
+        process = psutil.Process(int(record["pid"]))
+        if start := record.get("start"):
             same = start == process_name.mark_of(process.pid)
         else:
-            same = abs(process.create_time() - float(told["create_time"])) < _SAME_S
+            same = abs(process.create_time() - float(record["create_time"])) < _SAME_S
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, psutil.Error):
         return None

@@ -108,13 +108,13 @@ def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
     """Wrap ``app`` to end streams whose client does not send something soon: Prefect's credentials come first."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        heard = 0 if scope["type"] == "websocket" else _FIRST_WORD
+        received = 0 if scope["type"] == "websocket" else _FIRST_WORD
 
         async def bounded() -> Message:
-            nonlocal heard
-            if heard == _FIRST_WORD:
+            nonlocal received
+            if received == _FIRST_WORD:
                 return await receive()
-            heard += 1
+            received += 1
             try:
                 return await asyncio.wait_for(receive(), within_s)
             except TimeoutError:

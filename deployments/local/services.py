@@ -152,7 +152,7 @@ def _is_ready(path: Path) -> bool:
             client.settimeout(PROBE_TIMEOUT_S)
             client.connect(str(path))
             client.sendall(b"status\n")
-            said = json.loads(client.makefile().readline())
-        return bool(said["connected"] and said["warm"])
+            status = json.loads(client.makefile().readline())
+        return bool(status["connected"] and status["warm"])
     except (OSError, ValueError, KeyError):
         return False

@@ -34,7 +34,7 @@ class Late(Service):
 
 def test_what_is_missing_is_named_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first start takes a while: each line has the time, and what is not there yet."""
-    monkeypatch.setattr(bringup, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(bringup, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(bringup, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=lambda _: None))
     monkeypatch.setattr(pidfile, "running", lambda *_: None)
     done: Future[Any] = Future()

@@ -35,7 +35,7 @@ class Taken(Frozen):
     outcomes: tuple[Outcome, ...] = ()
 
 
-def _said(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
+def _parsed(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
     """Parse an agent's request body with ``read``; the agent may run another version."""
 
     async def body(request: Request) -> T:
@@ -47,9 +47,9 @@ def _said(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
     return body
 
 
-_REGISTER = Depends(_said(partial(tolerant.read, Register)))
-_REPORT = Depends(_said(partial(tolerant.read, Report)))
-_USABLE = Depends(_said(partial(tolerant.read_part, Heartbeat)))
+_REGISTER = Depends(_parsed(partial(tolerant.read, Register)))
+_REPORT = Depends(_parsed(partial(tolerant.read, Report)))
+_USABLE = Depends(_parsed(partial(tolerant.read_part, Heartbeat)))
 """All of a heartbeat that can be used, and what was left out: for one wrong number no machine is taken for silent."""
 
 
@@ -75,8 +75,8 @@ def routes(gateway: Gateway) -> APIRouter:
         return machine
 
     @router.post("/heartbeat")
-    async def heartbeat(said: Annotated[tuple[Heartbeat, list[str]], _USABLE]) -> Heard:
-        body, left_out = said
+    async def heartbeat(parsed: Annotated[tuple[Heartbeat, list[str]], _USABLE]) -> Heard:
+        body, left_out = parsed
         machine = await admit(gateway, body.machine, body.incarnation)
         if left_out:
             level = logging.DEBUG if machine.name in warned else logging.WARNING
@@ -85,9 +85,9 @@ def routes(gateway: Gateway) -> APIRouter:
         now = site.clock.now()
         gateway.observe(body, whole=not left_out)
         site.metrics.heartbeats.labels("in part" if left_out else "taken").inc()
-        site.fleet.heard[body.machine, body.incarnation] = now
+        site.fleet.unwritten[body.machine, body.incarnation] = now
         for run in body.jobs:
-            gateway.progress.hear(body.machine, run, body.at)
+            gateway.progress.record(body.machine, run, body.at)
         return Heard(
             lease_s=gateway.leases.grant(machine, body),
             longest_delay_s=silence.longest_delay_s(site.settings.heartbeat_s, site.policy.gateway),
@@ -102,7 +102,7 @@ def routes(gateway: Gateway) -> APIRouter:
         await admit(gateway, body.machine, body.incarnation)
         if body.job is not None and body.epoch is not None:
             await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)
-        gateway.replicas.hear(body)
+        gateway.replicas.record(body)
         outcomes = [await _take(gateway, body, alert) for alert in body.alerts]
         for checkpoint in body.checkpoints:
             if checkpoint.job in site.fleet.jobs:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from holdfast.deployments.gateway.api.audit import UNNAMED, audited, told, who
+from holdfast.deployments.gateway.api.audit import UNNAMED, audited, describe, who
 from holdfast.deployments.gateway.api.sanitize import tidy
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake import alertmanager
@@ -25,7 +25,7 @@ _REMEMBERED = 256
 def routes(gateway: Gateway) -> APIRouter:
     """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1/alerts")
-    said: OrderedDict[str, None] = OrderedDict()
+    logged: OrderedDict[str, None] = OrderedDict()
 
     @router.post("")
     async def alert(request: Request, body: Alert) -> Outcome:
@@ -36,13 +36,13 @@ def routes(gateway: Gateway) -> APIRouter:
         asked = asker.asks(
             "alert", alert.job or alert.machine or "", f"{alert.kind.value} {alert.fingerprint}"
         )
-        return await audited(gateway.site, asked, lambda: gateway.correlator.accept(alert), told)
+        return await audited(gateway.site, asked, lambda: gateway.correlator.accept(alert), describe)
 
     @router.post("/alertmanager")
     async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:
         # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
         # Only while the ledger is unavailable is it asked to retry (503).
-        results = [await _one(gateway, sent, body.status, said) for sent in body.alerts]
+        results = [await _one(gateway, sent, body.status, logged) for sent in body.alerts]
         if body.truncatedAlerts:
             gateway.site.metrics.truncated.inc(body.truncatedAlerts)
             log.warning(
@@ -57,32 +57,32 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 async def _one(
-    gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str, said: OrderedDict[str, None]
+    gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str, logged: OrderedDict[str, None]
 ) -> dict[str, Any]:
     try:
         jobs = gateway.site.fleet.jobs
         alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now(), jobs))
     except SettingsError as error:
         gateway.site.metrics.alerts.labels(_UNKNOWN_KIND, What.REFUSED).inc()
-        return _refused(sent, error, said)
+        return _refused(sent, error, logged)
     try:
         outcome = await gateway.correlator.accept(alert)
     except UnavailableError:
         raise
     except HoldfastError as error:
-        return _refused(sent, error, said)
+        return _refused(sent, error, logged)
     return {"fingerprint": sent.fingerprint[:64], **outcome.model_dump(mode="json", exclude={"error"})}
 
 
 def _refused(
-    sent: alertmanager.WebhookAlert, error: HoldfastError, said: OrderedDict[str, None]
+    sent: alertmanager.WebhookAlert, error: HoldfastError, logged: OrderedDict[str, None]
 ) -> dict[str, Any]:
     """Return the answer; one that shows a wrong rule is logged, as Alertmanager drops the answer. Once: it repeats."""
     answer = alertmanager.refusal(error, sent)
     message = f"Alertmanager's {sent.labels.get('alertname', '')[:80]!r} refused: {answer['message']}"
-    if isinstance(error, SettingsError | UnknownError) and message not in said:
-        said[message] = None
-        if len(said) > _REMEMBERED:
-            said.popitem(last=False)
+    if isinstance(error, SettingsError | UnknownError) and message not in logged:
+        logged[message] = None
+        if len(logged) > _REMEMBERED:
+            logged.popitem(last=False)
         log.warning("%s", message)
     return {"fingerprint": sent.fingerprint[:64], **answer}

@@ -99,6 +99,6 @@ async def audited(
         site.acts += 1
 
 
-def told(outcome: Outcome) -> str:
+def describe(outcome: Outcome) -> str:
     """Describe the outcome in words."""
     return f"{outcome.outcome.value} {outcome.incident or ''} {outcome.message}".strip()

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from holdfast.deployments.gateway.api.audit import Act, audited, told, who
+from holdfast.deployments.gateway.api.audit import Act, audited, describe, who
 from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
@@ -84,7 +84,7 @@ def routes(gateway: Gateway) -> APIRouter:
     site = gateway.site
 
     async def done(asked: Act, work: Callable[[], Awaitable[Result]]) -> Result:
-        return await audited(site, asked, work, _said)
+        return await audited(site, asked, work, _describe)
 
     @router.post("/jobs")
     async def submit_job(request: Request, body: Submit) -> Job:
@@ -147,9 +147,9 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-def _said(result: object) -> str:
+def _describe(result: object) -> str:
     if isinstance(result, Outcome):
-        return told(result)
+        return describe(result)
     return f"now {result.state.value}, epoch {result.epoch}" if isinstance(result, Job) else ""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, field_validator
 
-from holdfast.deployments.gateway.api.audit import Asked, audited, told, who
+from holdfast.deployments.gateway.api.audit import Asked, audited, describe, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.errors import AnewError, RefusedError
@@ -73,14 +73,14 @@ def routes(gateway: Gateway) -> APIRouter:
                 return await _take_out(gateway, machine, body)
             approved = await _approved(gateway, machine, asker.by, body.reason, body.scope)
             if approved is not None and not await _of_a_former_life(gateway, approved, machine):
-                told = f"it is the yes to what {approved.id} asked"
-                return Outcome(incident=approved.id, outcome=What.JOINED, message=told)
+                message = f"it is the yes to what {approved.id} asked"
+                return Outcome(incident=approved.id, outcome=What.JOINED, message=message)
             if await _has_ended(gateway, machine.job):
                 return await _take_out(gateway, machine, body)
             return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
 
         asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
-        return await audited(site, asked, act, told)
+        return await audited(site, asked, act, describe)
 
     @router.post("/machines/{name}/release")
     async def release(request: Request, name: MachineName, body: Asked | None = None) -> Machine:

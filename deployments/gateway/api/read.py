@@ -166,7 +166,7 @@ def _job(gateway: Gateway, job: Job, reached: int) -> dict[str, Any]:
         "done_at": job.done_at,
         "ranks": ranks,
         "roles": gateway.roles.view(job),
-        "kept_signals": gateway.on_hold.told(job.name),
+        "kept_signals": gateway.on_hold.describe(job.name),
         "skipped_steps": site.skipped_steps(job),
         "checkpoint": _checkpoint_cost(gateway, job),
         "restore": of_job(site, job).model_dump(mode="json"),

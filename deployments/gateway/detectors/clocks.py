@@ -23,7 +23,7 @@ class Clocks:
         self._correlator = correlator
         self._limit_s = site.policy.detect.host.clock_skew_s
         self._seen: dict[str, tuple[str, deque[float]]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def observe(self, beat: Heartbeat) -> None:
         """Take one heartbeat of an admitted machine."""
@@ -42,14 +42,14 @@ class Clocks:
             for name, (incarnation, seen) in self._seen.items()
             if len(seen) == SAMPLES and abs(skew := min(seen)) > self._limit_s
         }
-        self._told &= skewed.keys()
-        for name, incarnation in sorted(skewed.keys() - self._told):
+        self._reported &= skewed.keys()
+        for name, incarnation in sorted(skewed.keys() - self._reported):
             skew = skewed[name, incarnation]
             log.warning(
                 "machine %s: its clock is %.1f s %s", name, abs(skew), "behind" if skew > 0 else "ahead"
             )
             await self._correlator.accept_all([self._alert(name, incarnation, skew)])
-            self._told.add((name, incarnation))
+            self._reported.add((name, incarnation))
 
     def _alert(self, machine: str, incarnation: str, skew: float) -> Alert:
         now = self._site.clock.now()

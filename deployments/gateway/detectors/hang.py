@@ -144,7 +144,7 @@ class Hangs:
         self._ranks: dict[tuple[str, str, int], _History] = {}
         self._standstills: dict[str, _Standstill] = {}
         """The newest of each job."""
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         """By a clock that is never set."""
         self._known = KnownPauses()
         self._vitals = VitalSigns(self._policy)
@@ -186,7 +186,7 @@ class Hangs:
         for job_name, machine, rank in list(self._ranks):
             if machine not in running.get(job_name, ()):
                 del self._ranks[job_name, machine, rank]
-        self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
+        self._reported_at = {name: at for name, at in self._reported_at.items() if name in jobs}
         self._known.keep(jobs)
         self._vitals.keep({machine for machines in running.values() for machine in machines})
         self._samples = {name: known for name, known in self._samples.items() if name in jobs}
@@ -203,9 +203,9 @@ class Hangs:
         vote = hang.vote(ranks, self._policy, job_state=job.state, learned=learned)
         now, passed = self._site.clock.now(), self._site.clock.monotonic()
         self._sample(job, vote, passed)
-        if not vote.hang or passed - self._told_at.get(job.name, float("-inf")) < AGAIN_S:
+        if not vote.hang or passed - self._reported_at.get(job.name, float("-inf")) < AGAIN_S:
             return
-        self._told_at[job.name] = passed
+        self._reported_at[job.name] = passed
         if await asyncio.to_thread(self._site.ledger.acting, job.name, evidence=False):
             return
         log.warning("job %s hangs: %s", job.name, "; ".join(vote.reasons))

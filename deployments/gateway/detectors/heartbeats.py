@@ -34,7 +34,7 @@ class SilentMachines:
         self._correlator = correlator
         self._ticked_at = site.clock.now()
         self._asked_at: dict[str, float] = {}
-        self._said_at: dict[tuple[str, str], float] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
         """By machine and incarnation."""
         self._alone = False
 
@@ -106,8 +106,8 @@ class SilentMachines:
 
     def _say(self, machine: Machine, silent_s: float, probe: Probe) -> None:
         now, who = self._site.clock.monotonic(), (machine.name, machine.incarnation)
-        self._said_at = {key: at for key, at in self._said_at.items() if now - at < QUIET_S}
-        if self._said_at.setdefault(who, now) == now:
+        self._logged_at = {key: at for key, at in self._logged_at.items() if now - at < QUIET_S}
+        if self._logged_at.setdefault(who, now) == now:
             log.warning("machine %s: no heartbeat for %.1f s, and %s", machine.name, silent_s, probe.detail)
 
     def _is_alone(self, but: str = "") -> bool:

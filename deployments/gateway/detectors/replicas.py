@@ -58,7 +58,7 @@ class Replicas:
         self._unsent: list[Alert] = []
         """Alerts that the ledger could not take yet: a step is compared once."""
 
-    def hear(self, report: Report) -> None:
+    def record(self, report: Report) -> None:
         """Take an admitted machine's report on its own ranks."""
         job = self._site.fleet.jobs.get(report.job or "")
         if job is None or report.epoch != job.epoch or report.machine not in job.machines:
@@ -67,10 +67,10 @@ class Replicas:
         mine = set(job.ranks_of(report.machine))
         for each in report.holds:
             if mine.issuperset(rank.rank for rank in each.ranks):
-                told = known.open.setdefault(each.step, {})
+                by_rank = known.open.setdefault(each.step, {})
                 for rank in each.ranks:
                     paths = known.lists.setdefault(each.paths[rank.paths], each.paths[rank.paths])
-                    told[rank.rank] = paths, rank.values()
+                    by_rank[rank.rank] = paths, rank.values()
         self._close(job, known)
 
     async def tick(self) -> None:
@@ -80,8 +80,8 @@ class Replicas:
         await self._send()
         for name, known in list(self._jobs.items()):
             while known.due and jobs[name].state is JobState.RUNNING:
-                step, told = known.due.pop(0)
-                await self._judge(jobs[name], known, step, told)
+                step, by_rank = known.due.pop(0)
+                await self._judge(jobs[name], known, step, by_rank)
 
     def _known(self, job: Job) -> _Job:
         # Other code may keep other things alike.
@@ -103,9 +103,9 @@ class Replicas:
         if not known.open:
             known.lists.clear()
 
-    async def _judge(self, job: Job, known: _Job, step: int, told: Round) -> None:
+    async def _judge(self, job: Job, known: _Job, step: int, by_rank: Round) -> None:
         limits = self._site.policy.detect.replicas
-        held = [HeldState(rank, _place(job, rank), *digests) for rank, digests in told.items()]
+        held = [HeldState(rank, _place(job, rank), *digests) for rank, digests in by_rank.items()]
         found, known.learned = await asyncio.to_thread(judge, held, known.learned, limits)
         known.good = [each for each in known.good if each[0] < step]  # later steps are computed again
         if found.by_design:
@@ -115,12 +115,12 @@ class Replicas:
         outcome = "differs" if found.odd or found.split else "same" if found.compared else "learning"
         self._site.metrics.replicas.labels(outcome).inc()
         if found.good:
-            who = None if len(told) == job.spec.world_size else frozenset(told)
+            who = None if len(by_rank) == job.spec.world_size else frozenset(by_rank)
             known.good = [*known.good, (step, who)][-GOOD:]
         elif found.odd or found.split:
-            alerts = _Telling(
-                job, step, known.last_good(step, found.odd or told), self._site.clock.now()
-            ).alerts(found, len(told))
+            alerts = _StepAlerts(
+                job, step, known.last_good(step, found.odd or by_rank), self._site.clock.now()
+            ).alerts(found, len(by_rank))
             for alert in alerts:
                 log.warning("job %s: %s", job.name, alert.evidence["detail"])
             self._unsent += alerts
@@ -138,7 +138,7 @@ def _place(job: Job, rank: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Telling:
+class _StepAlerts:
     """Puts into alerts what a step showed."""
 
     job: Job

@@ -75,9 +75,9 @@ class Throughput:
             for mark in new:
                 # A checkpoint's stall is no slowness of the step.
                 pace.seconds.add(max(0.0, mark.s - mark.stall_s))
-            told = [rank.mfu for rank in run.ranks if rank.mfu is not None]
-            if new and told:
-                pace.mfu.add(min(told))
+            reported = [rank.mfu for rank in run.ranks if rank.mfu is not None]
+            if new and reported:
+                pace.mfu.add(min(reported))
 
     async def tick(self) -> None:
         """Run one round."""
@@ -133,8 +133,8 @@ class Throughput:
             if series.declined_since is None:
                 series.declined_since = passed
             lasted_s = passed - series.declined_since
-            told_at = pace.slow.get(kind)
-            if lasted_s >= limits.lasting_s and (told_at is None or passed - told_at >= again_s):
+            reported_at = pace.slow.get(kind)
+            if lasted_s >= limits.lasting_s and (reported_at is None or passed - reported_at >= again_s):
                 pace.slow[kind] = passed
                 lasted = f"for {lasted_s:.0f} s"
                 detail = f"{decline.value:.4g} {unit} {lasted}, before {decline.median:.4g}"

@@ -22,15 +22,15 @@ class _Machine:
     carried: bool = False
     computed: bool = False
 
-    def add(self, told: Vitals, at: float, policy: HangPolicy) -> None:
+    def add(self, vitals: Vitals, at: float, policy: HangPolicy) -> None:
         self.at = at
-        traffic, tensor, sm = told.traffic_bytes_s, told.tensor_active, told.sm_active
+        traffic, tensor, sm = vitals.traffic_bytes_s, vitals.tensor_active, vitals.sm_active
         quiet = traffic is not None and traffic < policy.spinning_bytes_s
         cold = tensor is not None and tensor < policy.cold_share
         self.carried |= traffic is not None and not quiet
         self.computed |= tensor is not None and not cold
         idle = sm is not None and sm < policy.spinning_sm_share
-        spins = idle and quiet and self.carried and (told.gpu_busy or 0.0) >= policy.spinning_gpu_share
+        spins = idle and quiet and self.carried and (vitals.gpu_busy or 0.0) >= policy.spinning_gpu_share
         self.spins_since = _since(self.spins_since, at, spins)
         self.quiet_since = _since(self.quiet_since, at, quiet and self.carried)
         self.cold_since = _since(self.cold_since, at, cold and self.computed)
@@ -43,12 +43,12 @@ class VitalSigns:
         self._policy = policy
         self._machines: dict[str, _Machine] = {}
 
-    def observe(self, machine: str, life: Hashable, told: Vitals | None, at: float) -> None:
+    def observe(self, machine: str, life: Hashable, vitals: Vitals | None, at: float) -> None:
         """Take the vitals of a heartbeat made at ``at``; another ``life`` (job, epoch) starts a new history."""
         known = self._machines.get(machine)
         if known is None or known.life != life:
             known = self._machines[machine] = _Machine(life)
-        known.add(told or Vitals(), at, self._policy)
+        known.add(vitals or Vitals(), at, self._policy)
 
     def still(self, machine: str) -> Stillness:
         """Return for how long the machine has shown no activity, up to its newest heartbeat."""

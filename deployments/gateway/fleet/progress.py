@@ -31,7 +31,7 @@ AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Received:
     """A heartbeat's report about a job that is to be written, and when it arrived."""
 
     machine: str
@@ -51,16 +51,16 @@ class Progress:
         self._looked: dict[str, tuple[float, int, JobState]] = {}
         """Each job as it was at the last look."""
         self._done: dict[str, tuple[int, set[int]]] = {}
-        self._heard: dict[str, float] = {}
+        self._received_at: dict[str, float] = {}
         self._saved: dict[str, int] = {}
-        self._waiting: defaultdict[str, deque[_Said]] = defaultdict(lambda: deque(maxlen=MOST_WAITING))
+        self._waiting: defaultdict[str, deque[_Received]] = defaultdict(lambda: deque(maxlen=MOST_WAITING))
         self._writing: set[str] = set()
 
-    def hear(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
+    def record(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
         """Take the report on one job of a heartbeat sent at ``sent_at`` (the machine's clock); it is written later."""
         if run.job not in self._site.fleet.jobs or not self._says_something(run):
             return
-        self._waiting[run.job].append(_Said(machine, run, sent_at, self._site.clock.now()))
+        self._waiting[run.job].append(_Received(machine, run, sent_at, self._site.clock.now()))
         if run.job not in self._writing:
             self._writing.add(run.job)
             self._site.spawn(self._write(run.job), f"steps of {run.job}")
@@ -74,25 +74,25 @@ class Progress:
         waiting = self._waiting[job_name]
         try:
             while waiting:
-                said = waiting[0]
+                received = waiting[0]
                 try:
-                    await self._note_run(said)
+                    await self._note_run(received)
                 except UnavailableError as error:
                     log.debug("steps of %s wait: %s", job_name, error)
                     await self._site.clock.sleep(AGAIN_S)
                     continue
                 except Exception:
                     log.exception("%s: the reports of its machines cannot be written", job_name)
-                if waiting and waiting[0] is said:
+                if waiting and waiting[0] is received:
                     waiting.popleft()
         finally:
             self._writing.discard(job_name)
             if not waiting:
                 self._waiting.pop(job_name, None)
 
-    async def _note_run(self, said: _Said) -> None:
-        run = said.run
-        await self.note(run.job, run.epoch, said.machine, run.marks, said.sent_at, said.now)
+    async def _note_run(self, received: _Received) -> None:
+        run = received.run
+        await self.note(run.job, run.epoch, received.machine, run.marks, received.sent_at, received.now)
         await self._note_saved(run)
         await self.note_done(run.job, run.epoch, _ended(run))
 
@@ -103,12 +103,12 @@ class Progress:
         machine: str,
         marks: Sequence[StepMark],
         sent_at: float = 0.0,
-        heard_at: float | None = None,
+        received_at: float | None = None,
     ) -> None:
         """Take the steps that the machine of rank 0 completed; others' are dropped (they report the same).
 
         The clock of the machine is not trusted: what counts is when the report arrived here. Of the machine's
-        own times (``sent_at``: when it sent the report; 0: not reported) only differences are used. ``heard_at``: when
+        own times (``sent_at``: when it sent the report; 0: not reported) only differences are used. ``received_at``: when
         the report arrived, if it is not just now.
         """
         job = self._site.fleet.jobs.get(job_name)
@@ -121,9 +121,9 @@ class Progress:
             new = [mark for mark in marks if epoch > marked_epoch or mark.step > marked_step]
             if new:
                 new.sort(key=lambda mark: mark.step)
-                now = self._site.clock.now() if heard_at is None else heard_at
-                await self._mark(job_name, epoch, on_our_clock(new, sent_at, now, self._heard.get(job_name)))
-                self._heard[job_name] = now
+                now = self._site.clock.now() if received_at is None else received_at
+                await self._mark(job_name, epoch, on_our_clock(new, sent_at, now, self._received_at.get(job_name)))
+                self._received_at[job_name] = now
 
     async def _note_saved(self, run: JobOnMachine) -> None:
         """Record once per epoch that the job has saved state to lose: before the job's first fault, not after it."""
@@ -137,9 +137,9 @@ class Progress:
 
         An agent reports that at once; its next heartbeat, which shows it too, may come seconds later.
         """
-        epoch, told = self._done.get(job.name, (job.epoch, set()))
+        epoch, done = self._done.get(job.name, (job.epoch, set()))
         seen = self._site.fleet.ended_with_0(job)
-        ended = seen.union(told) if epoch == job.epoch else seen
+        ended = seen.union(done) if epoch == job.epoch else seen
         return tuple(sorted(ended)) if len(ended) < job.spec.world_size else ()
 
     async def note_done(self, job_name: str, epoch: int, ranks: Sequence[int]) -> None:
@@ -261,14 +261,14 @@ def _ended(run: JobOnMachine) -> list[int]:
 
 
 def on_our_clock(
-    marks: Sequence[StepMark], sent_at: float, now: float, heard_at: float | None
+    marks: Sequence[StepMark], sent_at: float, now: float, previous_at: float | None
 ) -> list[StepMark]:
     """Return the marks with the times at which they were made on the gateway's clock.
 
     A mark is as old as the machine reported when sending it, but its age is neither negative nor greater than
     that of the job's previous report: a wrong clock, or one that jumps, moves it within that span only.
     """
-    oldest = now - heard_at if heard_at is not None else float("inf")
+    oldest = now - previous_at if previous_at is not None else float("inf")
     ages = [min(max(0.0, sent_at - mark.at), oldest) if sent_at else 0.0 for mark in marks]
     return [mark.model_copy(update={"at": now - age}) for mark, age in zip(marks, ages, strict=True)]
 

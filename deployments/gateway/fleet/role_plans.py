@@ -43,8 +43,8 @@ def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[
 
 
 def _plan(parts: list[RolesOfJob], digests: dict[str, str]) -> RolePlan:
-    told = (each.model_dump_json(exclude={"members"}) + digests[each.job] for each in parts)
-    return RolePlan.model_construct(version=_digest(*told), jobs=tuple(parts))
+    texts = (each.model_dump_json(exclude={"members"}) + digests[each.job] for each in parts)
+    return RolePlan.model_construct(version=_digest(*texts), jobs=tuple(parts))
 
 
 def _order(job: Job, place: ReplicaPlace) -> Replica:

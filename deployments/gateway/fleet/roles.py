@@ -248,7 +248,7 @@ class Roles:
             return True
         site = self._site
         since = site.clock.now() - site.listening_since
-        return since > site.window_s or all(site.fleet.heard_at(name) for name in self._machines_of(job))
+        return since > site.window_s or all(site.fleet.last_seen(name) for name in self._machines_of(job))
 
     def _machines_of(self, job: Job) -> list[str]:
         """Return the machines of its ranks, and those that its roles have for themselves."""

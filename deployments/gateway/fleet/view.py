@@ -36,10 +36,10 @@ class Fleet:
     def __init__(self, now: float) -> None:
         self.machines: dict[str, Machine] = {}
         self.jobs: dict[str, Job] = {}
-        self.heard: dict[tuple[str, str], float] = {}
+        self.unwritten: dict[tuple[str, str], float] = {}
         """When machines (name, incarnation) were last heard, if not written to the ledger yet."""
         self._seen: dict[str, SeenHeartbeat] = {}
-        self._heard_from: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}
         self._answered: dict[str, float] = {}
         self._late_at: dict[str, float] = {}
         """When a machine was heard late last: after a silence of more than a window."""
@@ -51,7 +51,7 @@ class Fleet:
         """Take the ledger's view; forget machines that it does not know any more."""
         self.machines = {machine.name: machine for machine in machines}
         self.jobs = {job.name: job for job in jobs}
-        for name in (self._heard_from.keys() | self._answered.keys()) - self.machines.keys():
+        for name in (self._last_seen.keys() | self._answered.keys()) - self.machines.keys():
             self.forget(name)
         self._ring = sorted(m.name for m in machines if m.state in WATCHED and m.address)
         self._place = {name: place for place, name in enumerate(self._ring)}
@@ -79,16 +79,16 @@ class Fleet:
 
         It is late where the machine was not heard for ``window_s``.
         """
-        if now - self._heard_from.get(beat.machine, now) > window_s:
+        if now - self._last_seen.get(beat.machine, now) > window_s:
             self._late_at[beat.machine] = now
         self._seen[beat.machine] = SeenHeartbeat(beat, now, whole)
-        self._heard_from[beat.machine] = now
+        self._last_seen[beat.machine] = now
 
     def registered(self, machine: Machine, now: float) -> None:
         """Take a machine that has just registered."""
         self.machines[machine.name] = machine
         self._seen.pop(machine.name, None)
-        self._heard_from[machine.name] = now
+        self._last_seen[machine.name] = now
 
     def of_roles(self, job: str) -> list[Machine]:
         """Return the machines that roles of ``job`` have for themselves, those that leave it too."""
@@ -101,7 +101,7 @@ class Fleet:
     def forget(self, name: str) -> None:
         """Drop what was heard from a machine."""
         self._seen.pop(name, None)
-        self._heard_from.pop(name, None)
+        self._last_seen.pop(name, None)
         self._answered.pop(name, None)
         self._late_at.pop(name, None)
 
@@ -128,13 +128,13 @@ class Fleet:
 
     def set_back(self, now: float) -> None:
         """Note that the clock was set back to ``now``: else a dead machine would seem heard until it catches up."""
-        self._heard_from = {name: min(at, now) for name, at in self._heard_from.items()}
+        self._last_seen = {name: min(at, now) for name, at in self._last_seen.items()}
         self._answered = {name: min(at, now) for name, at in self._answered.items()}
         self._grace_from = min(self._grace_from, now)
 
     def silent_s(self, name: str, now: float) -> float:
         """Return the seconds since a machine last sent or answered anything, or since the gateway began to listen."""
-        return now - max(self._heard_from.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)
+        return now - max(self._last_seen.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)
 
     def late_s(self, window_s: float, now: float) -> dict[str, float]:
         """Return by machine in service how long ago it was late last, in seconds; one that is late now: 0."""
@@ -149,9 +149,9 @@ class Fleet:
         late_s = self.late_s(window_s, now)
         return {name: late_s[name] if self.silent_s(name, now) <= window_s else math.inf for name in late_s}
 
-    def heard_at(self, name: str) -> float:
+    def last_seen(self, name: str) -> float:
         """Return when the machine was last heard from; 0.0: never."""
-        return self._heard_from.get(name, 0.0)
+        return self._last_seen.get(name, 0.0)
 
     def vitals(self, name: str) -> Vitals | None:
         """Return the last report of ``name`` on its GPUs and ports; None when there is none."""

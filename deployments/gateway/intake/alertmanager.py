@@ -145,8 +145,8 @@ def _evidence(sent: WebhookAlert) -> dict[str, Any]:
     for name in ("check", "device", "metric", "value", "class", "text"):
         if name in sent.labels:
             evidence[name] = sent.labels[name][:MAX_TEXT]
-    if told := sent.annotations.get("summary") or sent.annotations.get("description"):
-        evidence["detail"] = told[:MAX_TEXT]
+    if text := sent.annotations.get("summary") or sent.annotations.get("description"):
+        evidence["detail"] = text[:MAX_TEXT]
     return evidence
 
 

@@ -51,7 +51,7 @@ class Correlator:
     def __init__(self, site: Site, starter: Starter, prober: Prober) -> None:
         self._site = site
         self.memory = Deduplicator()
-        self.heard: Callable[[Alert], None] = lambda _: None
+        self.on_firing: Callable[[Alert], None] = lambda _: None
         """Called with every firing alert of the present, whatever its outcome."""
         self.over: Callable[[Alert], None] = lambda _: None
         """Called with every alert that is resolved."""
@@ -120,7 +120,7 @@ class Correlator:
             # Fixed before time, job and epoch are filled in: the next report of it will lack them too.
             alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
         alert = admission_filter.as_of_now(alert, received_at)
-        self.heard(alert)
+        self.on_firing(alert)
         if owner := self._owner(alert, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if more := self._more_of_the_same(alert, received_at):
@@ -248,8 +248,8 @@ class Correlator:
         # Not before: what the ledger did not take would be answered as known when it is sent again.
         self.memory.take(alert.key, acting.id)
         await self._record(alert, acting.id, What.JOINED)
-        told = "done before it starts the job again" if asked else ""
-        return Outcome(incident=acting.id, outcome=What.JOINED, message=told)
+        message = "done before it starts the job again" if asked else ""
+        return Outcome(incident=acting.id, outcome=What.JOINED, message=message)
 
     def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
         """Answer an alert that would change nothing in an alert storm, without the ledger; None: it may matter."""

@@ -28,6 +28,6 @@ class Observations:
         """Return the job's signals within the window, as of the present epoch."""
         return [
             alert.model_copy(update={"epoch": epoch, "fingerprint": alert.key})
-            for alert, heard_at in self._seen.get(job, ())
-            if now - heard_at <= self._window_s and (alert.kind not in OF_AN_EPOCH or alert.epoch == epoch)
+            for alert, received_at in self._seen.get(job, ())
+            if now - received_at <= self._window_s and (alert.kind not in OF_AN_EPOCH or alert.epoch == epoch)
         ]

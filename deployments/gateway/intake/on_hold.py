@@ -39,11 +39,11 @@ class OnHold:
         for job, kept in self._kept.items():
             for key in [key for key, each in kept.items() if _of_one_fault(each, alert)]:
                 del kept[key]
-                told = alert.model_copy(update={"job": job})
-                noted = asyncio.to_thread(self._site.ledger.record_alert, told, None, _OVER)
+                resolved = alert.model_copy(update={"job": job})
+                noted = asyncio.to_thread(self._site.ledger.record_alert, resolved, None, _OVER)
                 self._site.spawn(noted, f"over while held {alert.key}")
 
-    def told(self, job: str) -> list[str]:
+    def describe(self, job: str) -> list[str]:
         """Describe the signals that wait for the end of the hold."""
         return [
             f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in self._of(job).values()

@@ -100,7 +100,7 @@ def job_facts(gateway: Gateway, job: Job, reached: int) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "skipped_steps": gateway.site.skipped_steps(job),
-        "kept_signals": gateway.on_hold.told(job.name),
+        "kept_signals": gateway.on_hold.describe(job.name),
         "roles": gateway.roles.view(job),
         "restore": of_job(gateway.site, job).model_dump(mode="json"),
         "unsaved": [each.model_dump(mode="json") for each in unsaved_of(gateway.site, job)],

@@ -21,7 +21,7 @@ from holdfast.policies.restore import placement
 STATES = ("silent", "starting", "running", "paused", "done", "failed", "stopped")
 """States of a rank, by their number in the column; ``stopped``: its process does not run (state T or D)."""
 MAX_PHASES = 32
-TELLING = ("text", "message", "line", "value", "detail", "pattern")
+DESCRIPTIVE = ("text", "message", "line", "value", "detail", "pattern")
 """Keys of evidence that describe an alert in words, the best first."""
 LOOK_BACK = 20
 """Incidents in which a rank's last error is looked for."""
@@ -157,8 +157,8 @@ def text_of(alert: Alert) -> str:
         return f"{evidence['error_type']}: {evidence.get('message', '')}"
     if evidence.get("signal"):
         return f"{alert.kind.value}: {evidence['signal']}"
-    told = next((evidence[key] for key in TELLING if evidence.get(key)), "")
-    return f"{alert.kind.value}: {told}" if told else alert.kind.value
+    text = next((evidence[key] for key in DESCRIPTIVE if evidence.get(key)), "")
+    return f"{alert.kind.value}: {text}" if text else alert.kind.value
 
 
 def _peers_of(gateway: Gateway, job: Job) -> dict[int, int]:

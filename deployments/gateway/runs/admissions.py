@@ -59,7 +59,7 @@ class Admissions:
             machine.state is MachineState.PROVISIONING
             and bool(machine.address)
             and self._asked.get(machine.name) != machine.incarnation
-            and self._site.fleet.heard_at(machine.name) >= machine.registered_at
+            and self._site.fleet.last_seen(machine.name) >= machine.registered_at
         )
 
 

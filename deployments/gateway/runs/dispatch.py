@@ -132,9 +132,9 @@ class Dispatcher:
                 return None
 
     async def _offline(self, incident: Incident, why: str) -> str:
-        told = f"{ALONE}: {why}"
-        if told not in incident.reasons:
-            reasons = [*incident.reasons, told]
+        reason = f"{ALONE}: {why}"
+        if reason not in incident.reasons:
+            reasons = [*incident.reasons, reason]
             await asyncio.to_thread(self._site.ledger.set_incident, incident.id, reasons=reasons)
         # A request that timed out may yet have made a run: a new attempt fences it.
         newer = await asyncio.to_thread(self._site.ledger.next_attempt, incident.id, incident.attempt)

@@ -55,8 +55,8 @@ def why_again(
     if run is None:
         return Again(Lapse.ABSENT, "its run is not there")
     if run.phase in (RunPhase.FAILED, RunPhase.ENDED):
-        said = f": {run.message}" if run.phase is RunPhase.FAILED and run.message else ""
-        return Again(Lapse.ENDED, f"its run ended ({run.state}{said}) and the incident is open")
+        message = f": {run.message}" if run.phase is RunPhase.FAILED and run.message else ""
+        return Again(Lapse.ENDED, f"its run ended ({run.state}{message}) and the incident is open")
     if run.phase is RunPhase.WAITING and now - run.since > patience_s(incident, actions, policy):
         return Again(
             Lapse.UNSTARTED, f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
@@ -71,8 +71,8 @@ def _unresumed(run: PlaybookRun, actions: Sequence[Action], now: float) -> Again
     asks = any(action.kind == "approve" and action.state is ActionState.INTENT for action in actions)
     if asks or run.resumable_s is None or now - run.since <= run.resumable_s:
         return None
-    said = f": {run.message}" if run.message else ""
-    return Again(Lapse.UNRESUMED, f"its run was not resumed for {now - run.since:.0f} s ({run.state}{said})")
+    message = f": {run.message}" if run.message else ""
+    return Again(Lapse.UNRESUMED, f"its run was not resumed for {now - run.since:.0f} s ({run.state}{message})")
 
 
 def _stalled(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> Again | None:

@@ -124,8 +124,8 @@ class Reconciler:
         ended = run is not None and run.phase in (RunPhase.FAILED, RunPhase.ENDED)
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
             return
-        told = any(reason.startswith(ALONE) for reason in incident.reasons)
-        await self._again(incident, why, "" if told else why_alone(run, incident, actions))
+        offline = any(reason.startswith(ALONE) for reason in incident.reasons)
+        await self._again(incident, why, "" if offline else why_alone(run, incident, actions))
 
     def _by_signs(self, incident: Incident, run: PlaybookRun | None, actions: Sequence[Action]) -> float:
         """Return the time, reckoned from the newest sign: setting the wall clock neither ends nor prolongs a wait."""

@@ -173,8 +173,8 @@ class Waiting:
 
     async def put(self, incident: Incident, why: str) -> None:
         """Have an incident whose attempts are spent wait: it fails for now, and is tried again at a set time."""
-        told = await self._put(incident, why, runs_on=False)
-        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look. {told}")
+        outlook = await self._put(incident, why, runs_on=False)
+        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look. {outlook}")
 
     async def leave_running(self, incident: Incident, why: str) -> None:
         """Close an incident whose attempts are spent, and whose job trains: only the incident needs a person."""
@@ -239,8 +239,8 @@ class Waiting:
         """
         if wait.missing not in (Missing.CHANGE, Missing.RUNS):
             return ""
-        told = await asyncio.to_thread(self._site.ledger.alerts, wait.incident_id)
-        new = [each for each in told if each.recorded_at > wait.since and each.firing]
+        alerts = await asyncio.to_thread(self._site.ledger.alerts, wait.incident_id)
+        new = [each for each in alerts if each.recorded_at > wait.since and each.firing]
         new = [each for each in new if not self._is_over(each, each.recorded_at)]
         present = {each.name: each.incarnation for each in mine}
         found = sure_signs.find(sure_signs.of_present(new, present), self._site.policy.classify)

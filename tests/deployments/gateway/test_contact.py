@@ -48,7 +48,7 @@ async def test_a_heartbeat_is_answered_while_the_ledger_is_away_and_written_when
     """With the time at which it came."""
     await kit.running_job()
     away = Away(kit.ledger, monkeypatch)
-    heard_at = kit.clock.now()
+    received_at = kit.clock.now()
     async with asyncio.timeout(60):
         answer = await kit.post("/v1/agents/heartbeat", beat_of(kit), 200)
         assert answer["ok"]
@@ -61,7 +61,7 @@ async def test_a_heartbeat_is_answered_while_the_ledger_is_away_and_written_when
             kit.clock.advance(1)
             await asyncio.sleep(0.01)
             (epoch,) = kit.ledger.epochs(JOB)
-    assert (epoch.last_step, epoch.last_step_at) == (5, heard_at)
+    assert (epoch.last_step, epoch.last_step_at) == (5, received_at)
     await kit.settled()
     assert kit.ledger.ever_saved(JOB)
 
@@ -73,7 +73,7 @@ async def test_a_heartbeat_with_a_wrong_number_is_a_heartbeat(kit: Kit, wrong: d
     kit.clock.advance(3)
     assert (await kit.post("/v1/agents/heartbeat", beat_of(kit, **wrong), 200))["ok"]
     await kit.settled()
-    assert kit.gateway.site.fleet.heard_at("m0") == kit.clock.now()
+    assert kit.gateway.site.fleet.last_seen("m0") == kit.clock.now()
     (epoch,) = kit.ledger.epochs(JOB)
     assert epoch.last_step is None
 

@@ -89,7 +89,7 @@ async def test_heartbeats_write_no_more_than_they_must(kit: Kit) -> None:
     assert {machine.seen_at for machine in kit.ledger.machines()} == {registered_at}
     await kit.gateway.touch()
     assert {machine.seen_at for machine in kit.ledger.machines()} == {kit.clock.now()}
-    assert kit.gateway.site.fleet.heard == {}
+    assert kit.gateway.site.fleet.unwritten == {}
 
 
 async def test_steps_of_rank_0_become_progress(kit: Kit) -> None:
