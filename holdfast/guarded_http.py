@@ -41,7 +41,7 @@ def guarded(strangers: Strangers | None = None) -> type[asyncio.Protocol]:
 
 def is_known(scope: Scope) -> None:
     """Note that the request of ``scope`` carried the secret: its connection is no stranger's."""
-    scope.get("extensions", {}).get(_KNOWN, _nobody)()
+    scope.get("extensions", {}).get(_KNOWN, _ignored)()
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -183,5 +183,5 @@ class _TooMuchError(Exception):
     """The request is larger than any of ours; raised in a callback of llhttp's, which ends the parsing."""
 
 
-def _nobody() -> None:
+def _ignored() -> None:
     """Do nothing, for requests that came another way, as in tests."""

@@ -30,16 +30,16 @@ def plain(text: object, *, instead: str | None = None, lines: bool = True) -> st
         instead: of such a number.
         lines: keep line breaks and tabs.
     """
-    told = str(text)
-    if told.isprintable():
-        return told
+    string = str(text)
+    if string.isprintable():
+        return string
     return "".join(
         sign
         if sign.isprintable() or (lines and sign in _LINES)
         else _number(sign)
         if instead is None
         else instead
-        for sign in told
+        for sign in string
     )
 
 

@@ -97,7 +97,7 @@ async def replay(case: RecoveryContext) -> Verdict:
             suspects=tuple(job.machines[i] for i in decision.suspects),
             confidence=outcome.confidence,
             evidence=(*outcome.reasons, decision.reason),
-            blame=Blame.CODE if decision.next is Next.BLAME_CODE else Blame.NOBODY,
+            blame=Blame.CODE if decision.next is Next.BLAME_CODE else Blame.NONE,
         )
         return verdict.model_dump(mode="json")
 

@@ -59,7 +59,7 @@ def test_every_way_to_print_is_plain(attack: str, capsys: pytest.CaptureFixture[
     text = ATTACKS[attack]
     output.say(f"{text} [bold]")
     output.say_aside(text)
-    output.tell(False, text)
+    output.report(False, text)
     output.print_table(text, ("A",), [(text,), (output.state(text),)], "none")
     output.print_table("T", ("A",), [], text)
     captured = capsys.readouterr()

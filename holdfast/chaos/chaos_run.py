@@ -46,7 +46,7 @@ class ChaosRun:
     def __init__(self, settings: Settings, wanted: WantedRun, say: Callable[[str], None]) -> None:
         self._settings, self._wanted, self._say = settings, wanted, say
         self._struck: list[Struck] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def play(self) -> ChaosReport:
         """Run the whole plan. Ctrl-C ends the strikes, not the report."""
@@ -91,14 +91,14 @@ class ChaosRun:
         watch.look()
         try:
             for row in ledger.incidents(job=self._wanted.job, evidence=False):
-                if (key := f"{row.id} {row.state}") not in self._told and row.opened_at >= watch.seen[0].at:
-                    self._told.add(key)
+                if (key := f"{row.id} {row.state}") not in self._reported and row.opened_at >= watch.seen[0].at:
+                    self._reported.add(key)
                     self._say(f"         incident {row.id} {row.incident_class.value}: {row.state}")
             if self._wanted.repair:
                 self._repair(ledger)
         except HoldfastError as error:
-            self._say(f"         ledger: {error}") if "ledger" not in self._told else None
-            self._told.add("ledger")
+            self._say(f"         ledger: {error}") if "ledger" not in self._reported else None
+            self._reported.add("ledger")
         time.sleep(_POLL_S)
 
     def _repair(self, ledger: Ledger) -> None:

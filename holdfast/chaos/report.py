@@ -140,24 +140,24 @@ def problems(
     why_differ: str = "",
 ) -> tuple[str, ...]:
     """Describe the failures of the run in words."""
-    told = [
+    lines = [
         f"{'+'.join(line.faults)} at {line.at_s:.0f} s was not recovered"
         for line in found
         if line.fired and not line.recovered
     ]
-    told += [
+    lines += [
         f"{each.machine} was evicted by {each.incident}, and no fault hit it"
         for each in gone
         if not each.faulted
     ]
     if not any(line.fired for line in found):
-        told.append("no fault fired: nothing was shown")
+        lines.append("no fault fired: nothing was shown")
     if state not in (JobState.RUNNING, JobState.DONE):
-        told.append(f"the job is {state}")
+        lines.append(f"the job is {state}")
     if compared and (weights is None or not weights.equal):
         why = f": {why_differ}" if why_differ else ""
-        told.append(f"the final weights are not shown to be those of a run without faults{why}")
-    return tuple(told)
+        lines.append(f"the final weights are not shown to be those of a run without faults{why}")
+    return tuple(lines)
 
 
 def report(

@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, JobName, finite
-from holdfast.cli.output import AsJson, tell
+from holdfast.cli.output import AsJson, report
 from holdfast.client.gateway import Gateway
 from holdfast.errors import UnavailableError
 from holdfast.models.alert import Incident, IncidentState
@@ -30,7 +30,7 @@ def approve(
     """Approve what a playbook asks before it acts; it goes on at once."""
     with context.gateway() as gateway:
         gateway.approve(incident_id, approve=not no, reason=reason)
-    tell(as_json, f"{incident_id}: {'refused' if no else 'approved'}.", incident=incident_id, approved=not no)
+    report(as_json, f"{incident_id}: {'refused' if no else 'approved'}.", incident=incident_id, approved=not no)
 
 
 def wait(
@@ -46,14 +46,14 @@ def wait(
     playbook whose ladder ends so.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else None
-    heard = False
+    answered = False
     with context.gateway() as gateway:
         while True:
             try:
-                found, heard = ended(gateway, job), True
+                found, answered = ended(gateway, job), True
             except UnavailableError:
                 # A gateway that is restarted, or replaced by another one, ends no job.
-                if not heard:
+                if not answered:
                     raise
                 found = None
             if found is None and deadline is not None and time.monotonic() > deadline:
@@ -62,7 +62,7 @@ def wait(
                 break
             time.sleep(_POLL_S)
     status, how = found
-    tell(as_json, f"{job}: {how}", job=job, status=status)
+    report(as_json, f"{job}: {how}", job=job, status=status)
     raise typer.Exit(status)
 
 

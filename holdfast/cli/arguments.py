@@ -24,7 +24,7 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def said(value: str) -> str:
+def not_blank(value: str) -> str:
     """For typer: the words as they were given; none, or blanks, are refused where a person has to say why."""
     if not value.strip():
         raise typer.BadParameter("it is empty: say why in a few words")

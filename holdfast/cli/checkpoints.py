@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli import context
 from holdfast.cli.arguments import JobName
-from holdfast.cli.output import AsJson, ago, print_json, print_table, say, tell
+from holdfast.cli.output import AsJson, ago, print_json, print_table, report, say
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Retention
 
@@ -86,7 +86,7 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
 
     files = manifests.read_manifest(store, chosen.key).files
     referred = [file for file in files if file.name.startswith("/")]
-    told: dict[str, Any] = chosen.model_dump(mode="json") | {
+    facts: dict[str, Any] = chosen.model_dump(mode="json") | {
         "pinned": _pinned(store, chosen),
         "files": len(files),
         "files_of_older_checkpoints": len(referred),
@@ -94,23 +94,23 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
         "restore": _restore(store, job),
     }
     if as_json:
-        print_json(told)
+        print_json(facts)
         return
     say(
         f"step {chosen.step} of epoch {chosen.epoch}, saved by {chosen.world_size} ranks {ago(chosen.saved_at)}"
     )
     say(f"{context.settings().store_url}/{chosen.key}")
     say(
-        f"{_size(chosen.nbytes)} in {len(files)} files, {_size(told['nbytes_of_older_checkpoints'])} of it in "
+        f"{_size(chosen.nbytes)} in {len(files)} files, {_size(facts['nbytes_of_older_checkpoints'])} of it in "
         f"{len(referred)} files of older checkpoints that did not change"
     )
-    if told["pinned"]:
+    if facts["pinned"]:
         say("pinned: kept whatever the retention says")
     if chosen.suspect:
         say(f"suspect, not restored: {chosen.suspect_reason}")
     say("")
     say("If the job were restored now:")
-    for line in told["restore"]:
+    for line in facts["restore"]:
         say(f"  {line}")
     for line in _unsaved(job):
         say(line)
@@ -186,7 +186,7 @@ def export(
         count = exports.to_safetensors(store, chosen.key, target, part)
         facts, what = {"tensors": count}, f"{count} tensors in {target}"
     line = f"step {chosen.step} of {job}: {what}"
-    tell(as_json, line, job=job, step=chosen.step, format=form, target=target, **facts)
+    report(as_json, line, job=job, step=chosen.step, format=form, target=target, **facts)
 
 
 @app.command()
@@ -245,7 +245,7 @@ def pin(
     else:
         manifests.pin(store, chosen, reason)
     line = f"step {step} of {job}: {'left to the retention' if remove else 'pinned'}"
-    tell(as_json, line, job=job, step=step, key=chosen.key, pinned=not remove)
+    report(as_json, line, job=job, step=step, key=chosen.key, pinned=not remove)
 
 
 def _store() -> ObjectStore:

@@ -11,7 +11,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import checked, finite
-from holdfast.cli.output import AsJson, say, say_aside, tell
+from holdfast.cli.output import AsJson, report, say, say_aside
 from holdfast.errors import SettingsError
 
 
@@ -58,7 +58,7 @@ def inject(  # noqa: PLR0917  (typer)
 
     if undo:
         undone = lasting.undo(home)
-        tell(as_json, f"undone: {', '.join(undone) or 'nothing was left'}.", undone=undone)
+        report(as_json, f"undone: {', '.join(undone) or 'nothing was left'}.", undone=undone)
         return
     if not fault:
         raise SettingsError("name a fault; `holdfast inject --help` lists them")
@@ -68,11 +68,11 @@ def inject(  # noqa: PLR0917  (typer)
         done = faults.inject(home, fault, chosen, rank)
         where = done.machine if done.rank is None else f"{done.machine}, rank {done.rank}"
         line = f"{done.fault} injected on {where}. {watch}"
-        tell(as_json, line, fault=done.fault, machine=done.machine, rank=done.rank)
+        report(as_json, line, fault=done.fault, machine=done.machine, rank=done.rank)
         return
     with lasting.lasting(home, fault, chosen, rank=rank, percent=percent, path=path) as seen:
-        line = f"{fault} on {chosen} for {seconds:g} s: {seen.told}. {watch}"
-        tell(as_json, line, fault=fault, machine=chosen, rank=seen.rank, seconds=seconds, told=seen.told)
+        line = f"{fault} on {chosen} for {seconds:g} s: {seen.change}. {watch}"
+        report(as_json, line, fault=fault, machine=chosen, rank=seen.rank, seconds=seconds, told=seen.change)
         try:
             time.sleep(seconds)
         except KeyboardInterrupt:

@@ -70,8 +70,8 @@ def parse(
     except ValidationError as error:
         lines = [_placed(dict(detail), line_of, texts) for detail in error.errors()]
         places = dict.fromkeys(detail["loc"][:-1] for detail in error.errors() if detail["type"] in _OF_NAMES)
-    told = [*lines, *(f"({known})" for place in places if (known := _known(place)))]
-    raise SettingsError(f"job file {origin}:\n" + "\n".join(f"  {line}" for line in told))
+    shown = [*lines, *(f"({known})" for place in places if (known := _known(place)))]
+    raise SettingsError(f"job file {origin}:\n" + "\n".join(f"  {line}" for line in shown))
 
 
 def _known(place: Location) -> str:

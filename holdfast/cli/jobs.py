@@ -10,7 +10,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context, roles
 from holdfast.cli.arguments import JobName, finite
-from holdfast.cli.output import AsJson, tell
+from holdfast.cli.output import AsJson, report
 from holdfast.client import job_code
 from holdfast.models.job import JobState
 from holdfast.policies.counted import counted
@@ -54,7 +54,7 @@ def stop(job: JobName, as_json: AsJson = False) -> None:
             "stopped. It reported no step to Holdfast, which has no checkpoint of it: "
             f"`holdfast resume {job}` starts its script again."
         )
-    tell(as_json, f"{job}: {outcome.rstrip()}", job=job, command="stop")
+    report(as_json, f"{job}: {outcome.rstrip()}", job=job, command="stop")
 
 
 def update(
@@ -75,7 +75,7 @@ def update(
         version = job_code.store(settings, job, folder)
         outcome = gateway.update(job, version, lazy=lazy, note=note)
     line = f"{job}: code version {version} is stored: {outcome}."
-    tell(as_json, line, job=job, code_version=version, outcome=outcome)
+    report(as_json, line, job=job, code_version=version, outcome=outcome)
 
 
 def scale(
@@ -98,11 +98,11 @@ def scale(
         line = "\n".join(
             [f"{job}: {replicas} of {role}; the ranks are left alone.", *(f"{each}." for each in warnings)]
         )
-        tell(as_json, line, job=job, role=role, replicas=number, warnings=warnings)
+        report(as_json, line, job=job, role=role, replicas=number, warnings=warnings)
         return
     with context.gateway() as gateway:
         outcome = gateway.scale(job, number, note)
-    tell(as_json, f"{job}: {number} machines: {outcome}.", job=job, machines=number, outcome=outcome)
+    report(as_json, f"{job}: {number} machines: {outcome}.", job=job, machines=number, outcome=outcome)
 
 
 def move(  # noqa: PLR0917
@@ -121,10 +121,10 @@ def move(  # noqa: PLR0917
     """Move a job off a machine at a step boundary: a standby is brought up beside the training first."""
     with context.gateway() as gateway:
         outcome = gateway.move(job, machine, to=to, reason=reason, deadline_s=within)
-    tell(as_json, f"{job}: leaves {machine}: {outcome}.", job=job, machine=machine, outcome=outcome)
+    report(as_json, f"{job}: leaves {machine}: {outcome}.", job=job, machine=machine, outcome=outcome)
 
 
 def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:
     with context.gateway() as gateway:
         gateway.command(job, verb, body)
-    tell(as_json, f"{job}: {outcome}", job=job, command=verb)
+    report(as_json, f"{job}: {outcome}", job=job, command=verb)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from holdfast.cli import context
-from holdfast.cli.output import AsJson, print_json, say, tell
+from holdfast.cli.output import AsJson, print_json, report, say
 
 app = typer.Typer(help="The ledger's database and its schema.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ def upgrade(as_json: AsJson = False) -> None:
     line = f"ledger has schema {after}" + (
         " already" if before == after else f" (before: {before or 'none'})"
     )
-    tell(as_json, line, schema=after, before=before)
+    report(as_json, line, schema=after, before=before)
 
 
 @app.command()

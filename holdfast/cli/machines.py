@@ -8,8 +8,8 @@ import typer
 
 from holdfast import names
 from holdfast.cli import context
-from holdfast.cli.arguments import MachineName, checked, said
-from holdfast.cli.output import AsJson, ago, print_json, print_table, serves, state, tell
+from holdfast.cli.arguments import MachineName, checked, not_blank
+from holdfast.cli.output import AsJson, ago, print_json, print_table, report, serves, state
 from holdfast.models.machine import MachineState, Scope
 
 
@@ -44,7 +44,7 @@ def machines(
 def evict(
     machine: MachineName,
     reason: Annotated[
-        str, typer.Option(help="Why; kept with the cordon and in the incident.", callback=said)
+        str, typer.Option(help="Why; kept with the cordon and in the incident.", callback=not_blank)
     ],
     scope: Annotated[
         Scope, typer.Option(help="Keep it from its job only, or from the whole cluster.")
@@ -54,11 +54,11 @@ def evict(
     """Take a machine out of service; its job goes on with a standby."""
     with context.gateway() as gateway:
         outcome = gateway.evict(machine, scope, reason)
-    tell(as_json, f"{machine}: {outcome}.", machine=machine, scope=scope.value, outcome=outcome)
+    report(as_json, f"{machine}: {outcome}.", machine=machine, scope=scope.value, outcome=outcome)
 
 
 def release(machine: MachineName, as_json: AsJson = False) -> None:
     """Give an evicted machine back: it restarts and joins the standby pool."""
     with context.gateway() as gateway:
         gateway.release(machine)
-    tell(as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine)
+    report(as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
-from holdfast.cli.output import AsJson, tell
+from holdfast.cli.output import AsJson, report
 from holdfast.deployments import notifications
 
 
@@ -19,4 +19,4 @@ def notify(
     """Post to a webhook when a playbook fails, asks for approval or gives up."""
     asyncio.run(notifications.notify(context.settings(), url))
     line = f"Prefect posts to {url} when a playbook's run is {', '.join(notifications.STATES)}."
-    tell(as_json, line, url=url, states=notifications.STATES)
+    report(as_json, line, url=url, states=notifications.STATES)

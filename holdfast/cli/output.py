@@ -110,7 +110,7 @@ def say(text: str) -> None:
     out.print(plain(redact.passwords(text)), markup=False, soft_wrap=True)
 
 
-def tell(as_json: bool, line: str, **facts: object) -> None:
+def report(as_json: bool, line: str, **facts: object) -> None:
     """Report what was done: one line for people, or the ``facts`` and the line as JSON."""
     if as_json:
         print_json({**facts, "message": line})

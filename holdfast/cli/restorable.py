@@ -127,9 +127,9 @@ def _rows(found: Sequence[Rehearsal]) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for each in found:
         result = Text(each.outcome.value, style=_COLOURS[each.outcome])
-        told = each.proof.problems if each.proof and not each.proof.ok else ()
+        problems = each.proof.problems if each.proof and not each.proof.ok else ()
         left_out = each.proof.untested if each.proof else ()
-        lines = [str(line) for line in told] + [f"not tested: {line}" for line in left_out]
+        lines = [str(line) for line in problems] + [f"not tested: {line}" for line in left_out]
         rank = "all" if each.rank is None else each.rank
         rows.append(
             (rank, each.machine, each.tier.value, each.step or "", result, "\n".join(lines) or each.why_not)

@@ -9,7 +9,7 @@ import typer
 
 from holdfast import redact
 from holdfast import settings as settings_module
-from holdfast.cli.output import AsJson, progress, tell
+from holdfast.cli.output import AsJson, progress, report
 from holdfast.client import links
 from holdfast.errors import SettingsError
 from holdfast.settings import HOME_NAME
@@ -44,7 +44,7 @@ def up(
     aside(f"status page: {page} (log in with the secret file's content)")
     aside(links.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"
-    tell(as_json, line, home=folder, gateway=gateway, page=page)
+    report(as_json, line, home=folder, gateway=gateway, page=page)
     if foreground:
         control.stay(settings)
 
@@ -67,7 +67,7 @@ def down(
     )
     if keep_machines:
         line = "the control plane is down, machines go on: `holdfast up --machines 0` brings it back"
-    tell(as_json, line, home=folder)
+    report(as_json, line, home=folder)
 
 
 def new_home(named: Path | None) -> Path:

@@ -78,7 +78,7 @@ def simulate(  # noqa: PLR0917
     written = _plot(outcomes, plots) if plots else []
     if as_json:
         print_json(
-            {"scenario": _told(scenario), "outcomes": outcomes, "plots": [str(path) for path in written]}
+            {"scenario": _facts(scenario), "outcomes": outcomes, "plots": [str(path) for path in written]}
         )
         return
     _show(scenario, outcomes)
@@ -145,7 +145,7 @@ def _plot(outcomes: Sequence[SimulatedOutcome], folder: Path) -> list[Path]:
         raise SettingsError(f"--plots {folder}: cannot be written ({error})") from None
 
 
-def _told(scenario: Scenario) -> dict[str, Any]:
+def _facts(scenario: Scenario) -> dict[str, Any]:
     return scenario.model_dump(mode="json", exclude={"variants"})
 
 

@@ -43,8 +43,8 @@ def _version(wanted: Requirement, installed: Callable[[str], str]) -> DoctorChec
         here = "not installed: this machine can run agents, not the control plane"
         return DoctorCheck(name=f"{name} version", ok=True, found=here)
     ok = Version(found) in wanted.specifier
-    said = found if ok else f"{found}, tested with {wanted.specifier}"
-    return DoctorCheck(name=f"{name} version", ok=ok, found=said, advice="" if ok else advice)
+    shown = found if ok else f"{found}, tested with {wanted.specifier}"
+    return DoctorCheck(name=f"{name} version", ok=ok, found=shown, advice="" if ok else advice)
 
 
 def nvml(driver: Path = _DRIVER, library: Any = None) -> DoctorCheck:
@@ -73,11 +73,11 @@ def clock(settings: Settings, now: Callable[[], float] = time.time) -> DoctorChe
     )
     for name, url, trusted in asked:
         try:
-            said = httpx.get(url, timeout=2.0, trust_env=False, **trusted()).headers.get("date")
+            date = httpx.get(url, timeout=2.0, trust_env=False, **trusted()).headers.get("date")
         except (httpx.HTTPError, OSError):
             continue
-        if said:
-            off[name] = now() - parsedate_to_datetime(said).timestamp()
+        if date:
+            off[name] = now() - parsedate_to_datetime(date).timestamp()
     if not off:
         return DoctorCheck(name="clock", ok=True, found="nothing to compare it with: services are down")
     name, seconds = max(off.items(), key=lambda item: abs(item[1]))

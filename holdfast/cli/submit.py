@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import checkpoint_cost, context, jobfile, roles
 from holdfast.cli.arguments import finite
-from holdfast.cli.output import AsJson, progress, tell
+from holdfast.cli.output import AsJson, progress, report
 from holdfast.client import job_code
 from holdfast.client.gateway import Gateway
 from holdfast.errors import RecoveryError, RefusedError, SettingsError
@@ -69,7 +69,7 @@ def submit(
                 if step
                 else _without_step(gateway.job(job.name), wait_s, _logs(settings, job))
             )
-        tell(
+        report(
             as_json,
             line,
             job=job.name,

@@ -26,14 +26,14 @@ from holdfast.tls import PLAIN, Tls
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def understood(model: type[Model], told: Any) -> Model:
+def understood(model: type[Model], answer: Any) -> Model:
     """Return a part of an answer; fields that only a newer gateway has are left out.
 
     Raises:
         SettingsError: it cannot be read: the gateway is of another version.
     """
     try:
-        return model.model_validate(told, extra="ignore")
+        return model.model_validate(answer, extra="ignore")
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

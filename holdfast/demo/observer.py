@@ -99,15 +99,15 @@ class Observer:
             RecoveryError: it did not within ``deadline_s``, the job ended badly, or an incident needs a human.
         """
         end = self._now() + deadline_s
-        heard = self._now()
+        answered_at = self._now()
         while True:
             try:
                 facts = self.look()
             except UnavailableError:
-                if self._now() - heard > PATIENCE_S:
+                if self._now() - answered_at > PATIENCE_S:
                     raise
             else:
-                heard = facts.at
+                answered_at = facts.at
                 if answer := condition(facts):
                     return answer
                 _raise_on_dead_end(what, facts)

@@ -62,17 +62,17 @@ def _opening(record: Record, replayed: Replayed) -> Row:
     return Row(
         step="class",
         recorded=_class(was),
-        replayed=_class(found) if found else replayed.opening.told[-1],
+        replayed=_class(found) if found else replayed.opening.reasons[-1],
         same=found is not None and _class(found) == _class(was),
-        reasons=(*replayed.opening.told, *(found.reasons if found else ())),
+        reasons=(*replayed.opening.reasons, *(found.reasons if found else ())),
         recorded_reasons=was.reasons,
     )
 
 
 def _class(found: Classification) -> str:
     where = [found.machine or "", f"rank {found.rank}" if found.rank is not None else ""]
-    told = ", ".join(filter(None, where))
-    return f"{found.incident_class.value}, {found.confidence:.0%}" + (f", {told}" if told else "")
+    place = ", ".join(filter(None, where))
+    return f"{found.incident_class.value}, {found.confidence:.0%}" + (f", {place}" if place else "")
 
 
 def _actions(record: Record, replayed: Replayed) -> Iterator[Row]:
@@ -96,12 +96,12 @@ def _of_the_stop(record: Record, action: Action) -> bool:
 
 def _row(was: Action | None, now: Action | None, replayed: Replayed) -> Row:
     key = (was or now or Action(incident_id="x-1", key="", kind="", begun_at=0.0)).key
-    told_was, told_now = (_told(each) if each else "" for each in (was, now))
+    text_was, text_now = (_described(each) if each else "" for each in (was, now))
     return Row(
         step=key,
-        recorded=told_was,
-        replayed=told_now,
-        same=told_was == told_now,
+        recorded=text_was,
+        replayed=text_now,
+        same=text_was == text_now,
         reasons=_reasons(now),
         recorded_reasons=_reasons(was),
         note=replayed.assumed.get(key, "") if now else "",
@@ -112,13 +112,13 @@ def _reasons(action: Action | None) -> tuple[str, ...]:
     return tuple(map(str, action.result.get("reasons", ()))) if action and action.kind == "rung" else ()
 
 
-def _told(action: Action) -> str:
+def _described(action: Action) -> str:
     if action.state is ActionState.FAILED:
         return str(action.result.get("error", "failed"))[:_LONGEST]
     if action.state is ActionState.INTENT:
         return "begun"
-    tell = _TELL.get(action.kind)
-    return (tell(action) if tell else json.dumps(action.result, sort_keys=True, default=str))[:_LONGEST]
+    describe = _DESCRIBE.get(action.kind)
+    return (describe(action) if describe else json.dumps(action.result, sort_keys=True, default=str))[:_LONGEST]
 
 
 def _check(action: Action) -> str:
@@ -147,7 +147,7 @@ def _approve(action: Action) -> str:
     return f"eviction of {action.intent.get('target', '')}: {verb} by {action.result.get('by') or 'an unnamed person'}"
 
 
-_TELL: Mapping[str, Callable[[Action], str]] = {
+_DESCRIBE: Mapping[str, Callable[[Action], str]] = {
     "rung": _rung,
     "check": _check,
     "pause": _pause,

@@ -33,7 +33,7 @@ class Record:
     inputs: Mapping[str, Mapping[str, Any]]
     alerts: tuple[RecordedAlert, ...]
     """Alerts of the incident in order of arrival, oldest first."""
-    heard: tuple[RecordedAlert, ...] = ()
+    meanwhile: tuple[RecordedAlert, ...] = ()
     """All alerts that arrived while it was open."""
     lacks: list[str] = field(default_factory=list)
     """Descriptions of what was not recorded."""
@@ -53,7 +53,7 @@ class Record:
             wait=ledger.last_wait(incident_id),
             inputs=ledger.inputs(incident_id),
             alerts=tuple(reversed(ledger.alerts(incident_id, _MOST_ALERTS))),
-            heard=tuple(ledger.alerts_between(incident.opened_at, incident.closed_at or float("inf"))),
+            meanwhile=tuple(ledger.alerts_between(incident.opened_at, incident.closed_at or float("inf"))),
         )
 
     @property
@@ -77,9 +77,9 @@ class Record:
         first = {alert.key for alert in self.opened_by}
         return [a for a in self.incident.alerts if a.key in first or came.get(a.key, 0.0) <= at]
 
-    def heard_between(self, since: float, until: float) -> list[RecordedAlert]:
+    def arrived_between(self, since: float, until: float) -> list[RecordedAlert]:
         """Return the alerts recorded in that time: about the incident, or about machines."""
-        return [each for each in self.heard if since < each.recorded_at <= until]
+        return [each for each in self.meanwhile if since < each.recorded_at <= until]
 
     def action(self, key: str) -> Action | None:
         """Return the action of that key."""
@@ -137,6 +137,6 @@ class Record:
         lives: dict[str, str] = {}
         for action in reversed(self.actions):
             lives |= action.intent.get("incarnations") or {}
-        told = {a.machine: a.incarnation for a in self.incident.alerts if a.machine and a.incarnation}
+        named = {a.machine: a.incarnation for a in self.incident.alerts if a.machine and a.incarnation}
         first = {name: life for name, life in self.serving_at(taken_up(0)).items() if life}
-        return told | lives | first
+        return named | lives | first

@@ -24,7 +24,7 @@ class ReplayedOpening:
 
     found: Classification | None
     """None: it opens no incident."""
-    told: tuple[str, ...]
+    reasons: tuple[str, ...]
     """Waits for the root cause, and the reason why nothing is opened."""
 
 
@@ -45,19 +45,19 @@ def decide(record: Record, job: Job, policy: Policy) -> ReplayedOpening:
     if record.by_hand:
         return ReplayedOpening(recorded(record), ("opened by a person",))
     context = _context(record, job)
-    told: list[str] = []
+    reasons: list[str] = []
     for _ in range(_MOST_WAITS):
-        decision = classify(_heard(record, context.now), context, policy)
+        decision = classify(_in_hand(record, context.now), context, policy)
         if isinstance(decision, Classification):
-            return ReplayedOpening(decision, tuple(told))
+            return ReplayedOpening(decision, tuple(reasons))
         if isinstance(decision, NoAction):
-            return ReplayedOpening(None, (*told, f"no incident: {decision.reason}"))
-        told.append(_waits(decision, context))
+            return ReplayedOpening(None, (*reasons, f"no incident: {decision.reason}"))
+        reasons.append(_waits(decision, context))
         context = context.model_copy(update={"now": max(decision.until_s, context.now + 0.001)})
-    return ReplayedOpening(None, (*told, "waits for a root cause that never comes"))
+    return ReplayedOpening(None, (*reasons, "waits for a root cause that never comes"))
 
 
-def _heard(record: Record, now: float) -> Sequence[Alert]:
+def _in_hand(record: Record, now: float) -> Sequence[Alert]:
     return record.opened_by if now <= record.incident.opened_at else record.joined_by(now)
 
 

@@ -26,13 +26,13 @@ CHANGING = frozenset({"evict", "swap", "shrink", "claim", "resize", "rollback", 
 """Kinds of actions that change which machines, code and states the job starts with."""
 DECIDED = CHANGING | {"rung", "first"}
 """Kinds of actions that are done again, in the copy: the policy or the ledger decides their outcome."""
-_NOBODY = Verdict().model_dump(mode="json")
+_NO_SUSPECT = Verdict().model_dump(mode="json")
 _UNKNOWN: Mapping[str, dict[str, Any]] = {
     "pause": {"unreachable": [], "silent": []},
     "check": {"findings": []},
-    "stacks": _NOBODY,
-    "vote": _NOBODY,
-    "replay": _NOBODY,
+    "stacks": _NO_SUSPECT,
+    "vote": _NO_SUSPECT,
+    "replay": _NO_SUSPECT,
     "compare": {"changed": ""},
     "hold": {"held": False, "why": "not recorded"},
     "await": {"waited_for": "", "seconds": 0.0},
@@ -73,7 +73,7 @@ class Hindsight(Context):
         super().__init__(settings, clock, ledger)
         self.__dict__ |= {"policy": policy, "driver": NoDriver(ledger), "store": NoStore()}
         self._record, self._copy, self._time = record, ledger, clock
-        self._heard_until = record.incident.opened_at
+        self._arrived_until = record.incident.opened_at
         self.assumed: dict[str, str] = {}
         """Keys of actions whose outcome is not from the record, and why."""
         ledger.answer = self._answer
@@ -142,8 +142,8 @@ class Hindsight(Context):
         )
         if past and past.last_step:
             self._copy.mark(job.name, epoch, past.last_step, self._time.now())
-        told = ["which states machines held is not recorded"] if action.key in self.assumed else []
-        return {"tier": None, "reasons": told, "restore": []} | result | {"epoch": epoch, "step": step}
+        reasons = ["which states machines held is not recorded"] if action.key in self.assumed else []
+        return {"tier": None, "reasons": reasons, "restore": []} | result | {"epoch": epoch, "step": step}
 
     def _seat(self, known: Action) -> dict[str, Any]:
         """Seat the standby that took over then."""
@@ -218,11 +218,11 @@ class Hindsight(Context):
     def until(self, at: float | None) -> None:
         """Advance the clock, and add the alerts that arrived and those that joined the incident meanwhile."""
         incident_id, now = self._record.incident.id, max(at or 0.0, self._time.now())
-        for alert in self._record.heard_between(self._heard_until, now):
+        for alert in self._record.arrived_between(self._arrived_until, now):
             self.pass_time(alert.recorded_at)
             self._copy.record_alert(alert, alert.incident_id, alert.outcome)
         self.pass_time(now)
-        self._heard_until = now
+        self._arrived_until = now
         self._copy.join(incident_id, self._record.joined_by(now))
 
 

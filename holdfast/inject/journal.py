@@ -38,7 +38,7 @@ class Mounted(Frozen):
 
     def undo(self) -> None:
         """Take it off, as long as ours is the topmost."""
-        while _source(self.folder) == MARK and _said("umount", "-l", str(self.folder)) is not None:
+        while _source(self.folder) == MARK and _output("umount", "-l", str(self.folder)) is not None:
             pass
 
 
@@ -51,9 +51,9 @@ class Queue(Frozen):
 
     def undo(self) -> None:
         """Remove it; one that is not ours stays."""
-        shown = _said(*self.tc, "qdisc", "show", "dev", self.device) or ""
+        shown = _output(*self.tc, "qdisc", "show", "dev", self.device) or ""
         if any(f" {HANDLE} root" in line for line in shown.splitlines()):
-            _said(*self.tc, "qdisc", "del", "dev", self.device, "root")
+            _output(*self.tc, "qdisc", "del", "dev", self.device, "root")
 
 
 class ControlGroup(Frozen):
@@ -130,7 +130,7 @@ class Journal:
 
     def undo(self, *, left_over: bool) -> list[str]:
         """Undo the entries ``left_over`` by killed processes, or all; return descriptions of them for people."""
-        told = []
+        undone = []
         for path in sorted(self._folder.glob("*.json")):
             with contextlib.suppress(FileNotFoundError), path.open("r+") as file:
                 try:
@@ -138,8 +138,8 @@ class Journal:
                 except BlockingIOError:
                     if left_over:
                         continue
-                told.append(self._undo_file(path, file))
-        return told
+                undone.append(self._undo_file(path, file))
+        return undone
 
     @staticmethod
     def _undo_file(path: Path, file: TextIO) -> str:
@@ -175,7 +175,7 @@ def _undo(entry: JournalEntry) -> None:
         change.undo()
 
 
-def _said(*words: str) -> str | None:
+def _output(*words: str) -> str | None:
     """Return the output of a command; None: it failed, so there is nothing to undo any more."""
     try:
         done = _run(words)

@@ -26,7 +26,7 @@ class InEffect(Frozen):
     fault: str
     machine: str
     rank: int | None = None
-    told: str
+    change: str
     """Description of the change, for people."""
     at: float
     """Seconds since the Unix epoch, just before."""
@@ -71,10 +71,10 @@ def lasting(
     with journal.holding(fault, machine) as pen, contextlib.ExitStack() as stack:
         if fault == _OF_THE_SITE:
             stack.enter_context(s3_503.answering(target.settings, pen))
-            told, hit = f"{redact.passwords(target.settings.s3)} answers 503 Slow Down", None
+            change, hit = f"{redact.passwords(target.settings.s3)} answers 503 Slow Down", None
         else:
-            told, hit = _strike(fault, target, pen, rank, share, path)
-        yield InEffect(fault=fault, machine=machine, rank=hit, told=told, at=at)
+            change, hit = _strike(fault, target, pen, rank, share, path)
+        yield InEffect(fault=fault, machine=machine, rank=hit, change=change, at=at)
 
 
 def _strike(  # noqa: PLR0917

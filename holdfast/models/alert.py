@@ -204,7 +204,7 @@ class Finding(Frozen):
 class Blame(StrEnum):
     """The target of a verdict's blame."""
 
-    NOBODY = "nobody"
+    NONE = "nobody"
     MACHINES = "machines"
     CODE = "code"
     """Code or data: every machine shows the fault."""
@@ -217,7 +217,7 @@ class Verdict(Frozen):
     confidence: float = 0.0
     evidence: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    blame: Blame = Blame.NOBODY
+    blame: Blame = Blame.NONE
     """``machines`` whenever there are suspects."""
     ranks: tuple[Rank, ...] = ()
     """Ranks that the suspects are named for; empty: not for certain ranks."""

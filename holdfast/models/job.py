@@ -155,7 +155,7 @@ class CheckpointPolicy(Given):
         return self
 
     @model_validator(mode="after")
-    def _somebody_has_a_copy(self) -> CheckpointPolicy:
+    def _some_copy_is_kept(self) -> CheckpointPolicy:
         if self.buffers == 1 and not self.peer:
             raise ValueError(
                 "checkpoint.buffers = 1 with checkpoint.peer = false: while a rank saves there would be no copy of its "

@@ -46,9 +46,9 @@ def of_machine(setting: str, environ: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ValueError: the setting cannot be read.
     """
-    said = parse(setting)
+    stated = parse(setting)
     slurm = of_slurm(environ.get("SLURM_TOPOLOGY_ADDR", ""), environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""))
-    return {**slurm, **said}
+    return {**slurm, **stated}
 
 
 def of_slurm(address: str, pattern: str) -> dict[str, str]:

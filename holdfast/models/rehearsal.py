@@ -11,7 +11,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Tier
 from holdfast.models.names import JobName, MachineOrNone, Rank
 
-MOST_TOLD = 20
+MOST_PROBLEMS = 20
 """Problems that a proof carries, at most: one fault of structure may show in every item."""
 
 
@@ -31,7 +31,7 @@ class Proof(Frozen):
 
     ok: bool
     problems: tuple[Problem, ...] = ()
-    """At most :data:`MOST_TOLD`."""
+    """At most :data:`MOST_PROBLEMS`."""
     untested: tuple[Problem, ...] = ()
     """Items that only the user's script can load, and why; no failure."""
     items: int = Field(0, ge=0)
@@ -47,8 +47,8 @@ class Proof(Frozen):
         return cls.model_validate(
             {
                 "ok": not found,
-                "problems": found[:MOST_TOLD],
-                "untested": tuple(untested)[:MOST_TOLD],
+                "problems": found[:MOST_PROBLEMS],
+                "untested": tuple(untested)[:MOST_PROBLEMS],
                 **measured,
             }
         )

@@ -37,14 +37,14 @@ class RankDigests(Frozen):
 
     @field_validator("digests")
     @classmethod
-    def _whole(cls, told: str) -> str:
+    def _whole(cls, value: str) -> str:
         try:
-            raw = base64.b64decode(told, validate=True)
+            raw = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             raise ValueError("digests: expected base64") from None
         if len(raw) % _DIGEST.size:
             raise ValueError(f"digests: {len(raw)} bytes are no digests of {_DIGEST.size} bytes each")
-        return told
+        return value
 
     def values(self) -> array[int]:
         """Return the digests: as small as they come, for there may be thousands of ranks."""

@@ -39,15 +39,15 @@ def read_part(model: type[Model], data: bytes) -> tuple[Model, list[str]]:
     except ValidationError as error:
         if error.error_count() > MOST_ERRORS:
             raise  # more than could be left out: of a message of 2 MB, minutes went into finding that
-        told = pydantic_core.from_json(data) if _is_json(error) else None
+        content = pydantic_core.from_json(data) if _is_json(error) else None
         left_out: list[str] = []
-        while told is not None and len(left_out) < MOST_LEFT_OUT:
+        while content is not None and len(left_out) < MOST_LEFT_OUT:
             at = error.errors()[0]
-            if not _leave_out(told, at["loc"]):
+            if not _leave_out(content, at["loc"]):
                 raise
             left_out.append(f"{'.'.join(map(str, at['loc']))} = {at.get('input')!r:.100}: {at['msg']}")
             try:
-                return model.model_validate(told, extra="ignore"), left_out
+                return model.model_validate(content, extra="ignore"), left_out
             except ValidationError as next_error:
                 error = next_error
         raise error from None
@@ -57,9 +57,9 @@ def _is_json(error: ValidationError) -> bool:
     return all(each["type"] != "json_invalid" for each in error.errors())
 
 
-def _leave_out(told: Any, loc: Sequence[str | int]) -> bool:
+def _leave_out(content: Any, loc: Sequence[str | int]) -> bool:
     """Remove the smallest part around ``loc`` that is valid on its own: an element of a list, else the field."""
-    path = [told]
+    path = [content]
     for each in loc:
         try:
             path.append(path[-1][each])
@@ -70,6 +70,6 @@ def _leave_out(told: Any, loc: Sequence[str | int]) -> bool:
             del path[depth - 1][loc[depth - 1]]
             return True
     if len(path) > 2 and isinstance(path[1], dict):  # within an optional part, such as the vitals
-        del told[loc[0]]
+        del content[loc[0]]
         return True
     return False

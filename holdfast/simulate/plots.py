@@ -61,8 +61,8 @@ def _ettr(axes: Axes, outcomes: Sequence[SimulatedOutcome]) -> None:
         mean = outcome.ettr
         spans = [[100 * (mean.mean - mean.low)], [100 * (mean.high - mean.mean)]]
         axes.errorbar(100 * mean.mean, row, xerr=spans, fmt="o", color="#2b59c3", capsize=4)
-        said = f"{100 * mean.mean:.2f} %"
-        axes.annotate(said, (100 * mean.mean, row), (0, 7), textcoords="offset points", ha="center")
+        label = f"{100 * mean.mean:.2f} %"
+        axes.annotate(label, (100 * mean.mean, row), (0, 7), textcoords="offset points", ha="center")
     axes.grid(axis="x", alpha=0.3)
     axes.margins(x=0.08, y=0.1)
     axes.set(xlabel="ETTR, %", title="Effective training time ratio, with 95 % confidence intervals")

@@ -18,7 +18,7 @@ from holdfast.simulate.summary import SimulatedOutcome, sum_up
 CHUNK = 4
 """Replications that a worker takes at a time."""
 
-Told = Callable[[int], None]
+OnDone = Callable[[int], None]
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     replications: int,
     seed: int = 1,
     jobs: int | None = None,
-    done: Told = lambda _: None,
+    done: OnDone = lambda _: None,
 ) -> list[SimulatedOutcome]:
     """Simulate every variant; the n-th replication sees the same faults under each.
 

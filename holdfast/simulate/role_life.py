@@ -47,7 +47,7 @@ class RolesLife:
 
     def start(self) -> None:
         """Begin: whatever needs nothing starts."""
-        self._tell_trainer()
+        self._note_slower()
         for each in self._replicas.values():
             self._env.process(self._strike(each))
         self._decide()
@@ -118,7 +118,7 @@ class RolesLife:
         for each in stretch.stands:
             self.found[each.role].trainer_s += each.seconds
 
-    def _tell_trainer(self) -> None:
+    def _note_slower(self) -> None:
         """Note the role that takes most of the trainer's speed at present."""
         now, before = self._env.now, self._now_slower
         worst = max(
@@ -190,7 +190,7 @@ class RolesLife:
         self._count(each)
         self._away[each.name] += (each.state is ReplicaLife.READY) - (state is ReplicaLife.READY)
         each.state, each.turn = state, each.turn + 1
-        self._tell_trainer()
+        self._note_slower()
 
     def _count(self, each: SimulatedReplica) -> None:
         found, now = self.found[each.name], self._env.now

@@ -71,7 +71,7 @@ def specs(roles: Mapping[str, SimulatedRole]) -> dict[str, RoleSpec]:
 
 def wrong(roles: Mapping[str, SimulatedRole], machines: int) -> str:
     """Return the first thing that is wrong with the roles of a scenario; empty: nothing."""
-    told = specs(roles)
+    specified = specs(roles)
     needed = roles[TRAINER].needs if TRAINER in roles else ()
     for name, role in roles.items():
         if name == TRAINER and role != SimulatedRole(kind=role.kind, needs=role.needs):
@@ -88,4 +88,4 @@ def wrong(roles: Mapping[str, SimulatedRole], machines: int) -> str:
                 f"(restart.good_after_s = {good_after_s:g}), and would be repeated without end on one machine; "
                 "expected a longer good_after_s, here and in the job file"
             )
-    return problem(told) or no_room(told, machines)
+    return problem(specified) or no_room(specified, machines)

@@ -70,7 +70,7 @@ def test_a_broken_disk_refuses_what_is_written_and_is_seen(
     data.mkdir()
     (data / "old").write_text("kept")
     with lasting.lasting(home, fault, "m0") as effect:
-        assert str(data) in effect.told
+        assert str(data) in effect.change
         assert (data / "old").read_text() == "kept"
         with (
             pytest.raises(OSError, match=os.strerror(number)),
