@@ -83,7 +83,7 @@ async def perform(held: HeldRepair, move: NextStep) -> bool:
         if move.step is Step.TICKET:
             return await _ask_person(ctx, held, repair, move.why)
         if move.step is Step.ADMIT:
-            summary = "; ".join(f"{step.step.value}: {step.detail}" for step in repair.steps[:-1])
+            summary = "; ".join(f"{step.step.value}: {step.said}" for step in repair.steps[:-1])
             ctx.ledger.admit_repaired(held.id, held.holder, summary)
             return False
         found = await repair_acts.ACTS[move.step](ctx, repair, at_most_s)
