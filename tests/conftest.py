@@ -95,6 +95,6 @@ def pytest_runtest_makereport(
     if report.failed:
         given = getattr(item, "funcargs", {}).values()
         sites = {id(site): site for site in (getattr(each, "site", each) for each in given)}
-        told = [site.evidence() for site in sites.values() if callable(getattr(site, "evidence", None))]
-        report.sections += [("site", each) for each in told]
+        known = [site.evidence() for site in sites.values() if callable(getattr(site, "evidence", None))]
+        report.sections += [("site", each) for each in known]
     return report

@@ -57,10 +57,10 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_every_incident_class_has_its_playbook_and_is_documented() -> None:
     """A reader finds the playbook for an incident by its file name."""
-    told = (ROOT / "docs/how-recovery-works.md").read_text()
+    text = (ROOT / "docs/how-recovery-works.md").read_text()
     for incident_class in IncidentClass:
         assert (ROOT / f"flows/{incident_class.value}.py").is_file()
-        assert f"`{incident_class.value}`" in told
+        assert f"`{incident_class.value}`" in text
 
 
 def test_playbooks_that_pages_show_are_those_of_their_files() -> None:

@@ -236,7 +236,7 @@ async def _say(connection: socket.socket, parts: Iterable[bytes]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_answer_that_nobody_reads_is_not_kept(soon: Callable[..., None]) -> None:
+async def test_an_answer_that_is_not_read_is_not_kept(soon: Callable[..., None]) -> None:
     """Asked for and left lying; the same by somebody who reads is answered whole."""
     soon(STALL_S=0.5)
     async with served() as port:
@@ -289,7 +289,7 @@ async def test_a_stream_has_no_deadline_of_a_request(
         assert await stream.recv() == "still here"
 
 
-async def test_a_flood_of_half_requests_keeps_nobody_out() -> None:
+async def test_a_flood_of_half_requests_keeps_no_client_out() -> None:
     """300 of them wait, and one of us is served at once: before and after, by old connections and new."""
     async with served() as port, httpx.AsyncClient(timeout=90, headers=KNOWN) as ours:
         assert (await ours.get(f"http://127.0.0.1:{port}/")).is_success

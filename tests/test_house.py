@@ -262,10 +262,10 @@ def test_session_loads_neither_prefect_nor_scipy() -> None:
         "holdfast.Session\n"
         "print(sorted({'prefect', 'scipy', 'sqlalchemy', 'fastapi'} & sys.modules.keys()))"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=100, check=True
     )
-    assert said.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_sweep_of_a_machine_loads_little() -> None:
@@ -274,10 +274,10 @@ def test_the_sweep_of_a_machine_loads_little() -> None:
         "import sys, holdfast.drivers.sweep\n"
         "print(sorted({'pydantic', 'yaml', 'httpx', 'torch'} & sys.modules.keys()))"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=100, check=True
     )
-    assert said.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -296,11 +296,11 @@ def test_package_without_its_links_says_so(tmp_path: Path) -> None:
     for name in LINKED:
         (tmp_path / "holdfast" / name).write_text(f"../{name}")
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import holdfast"
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert said.returncode != 0
-    assert "git clone" in said.stderr
+    assert done.returncode != 0
+    assert "git clone" in done.stderr
 
 
 @pytest.mark.parametrize("deployment", manifest.read(ROOT / "prefect.yaml"), ids=lambda one: one.name)
@@ -369,7 +369,7 @@ def test_wheel_carries_everything_that_runs(tmp_path: Path) -> None:
         "Policy.load(None)\n"
         "print(len(manifest.read()))"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         cwd=tmp_path,
         capture_output=True,
@@ -377,8 +377,8 @@ def test_wheel_carries_everything_that_runs(tmp_path: Path) -> None:
         timeout=100,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
-    assert int(said.stdout) == len(manifest.read(ROOT / "prefect.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(manifest.read(ROOT / "prefect.yaml"))
 
 
 def has_setuptools() -> bool:

@@ -22,7 +22,7 @@ from holdfast.storage.checkpoints.save import slot_files
 from holdfast.storage.ledger import Ledger
 from tests.e2e.waiting import free_ports
 
-NOBODY = 65534
+OTHER_USER = 65534
 OPENERS: dict[str, Callable[[Path], object]] = {
     "control": wire.Control,
     "shard": lambda place: slot_files.create(place, 8192),
@@ -38,7 +38,7 @@ def as_another_user(command: str, *arguments: object) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     subprocess.run(
-        ["/bin/sh", "-c", command, "sh", *map(str, arguments)], user=NOBODY, check=True, timeout=60
+        ["/bin/sh", "-c", command, "sh", *map(str, arguments)], user=OTHER_USER, check=True, timeout=60
     )
 
 
@@ -135,8 +135,8 @@ def test_an_agent_does_not_keep_weights_in_memory_of_another_user(
     as_another_user('mkdir -m 777 "$1"', shm_root(home))
     try:
         assert agent(["--machine", "m0", "--home", str(home)]) == 1
-        told = capsys.readouterr().err
-        assert f"{shm_root(home)}: this belongs to user nobody" in told
+        message = capsys.readouterr().err
+        assert f"{shm_root(home)}: this belongs to user nobody" in message
         with pytest.raises(SettingsError, match="belongs to user nobody"):
             LocalDriver(home).provision(1)
         assert not shm_dir(home, "m0").exists()

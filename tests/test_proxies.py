@@ -19,10 +19,10 @@ def test_without_a_proxy_nothing_is_set() -> None:
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY"])
 def test_loopback_is_added_to_what_was_there(name: str) -> None:
-    said = proxies.exceptions(
+    found = proxies.exceptions(
         {name: "http://proxy:3128", "NO_PROXY": "corp.example, localhost", "no_proxy": "x"}
     )
-    assert said["NO_PROXY"] == said["no_proxy"] == "corp.example,localhost,x,127.0.0.1,::1"
+    assert found["NO_PROXY"] == found["no_proxy"] == "corp.example,localhost,x,127.0.0.1,::1"
 
 
 def test_clients_call_loopback_directly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,8 @@ def test_a_ledger_that_is_away_shows_no_password() -> None:
 def test_what_is_shown_of_services_has_no_password() -> None:
     """Doctor, the line that names Prefect's page, and the alert of an object store that does not answer."""
     known = Settings(prefect_api_url="http://u:pw@127.0.0.1:1/api", s3_endpoint="http://u:pw@127.0.0.1:1")
-    said = [each.model_dump_json() for each in checks.services(known)]
+    lines = [each.model_dump_json() for each in checks.services(known)]
     (sign,) = ObjectStoreAnswers(known.s3, site_policy(None).detect.storage).look()
-    said += [links.prefect_ui(known), sign.model_dump_json()]
-    assert not [line for line in said if "pw" in line]
+    lines += [links.prefect_ui(known), sign.model_dump_json()]
+    assert not [line for line in lines if "pw" in line]
     assert "http://127.0.0.1:1" in links.prefect_ui(known)

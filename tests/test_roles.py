@@ -69,7 +69,7 @@ def test_a_watch_yields_changes_only(files: RoleFiles, monkeypatch: pytest.Monke
     assert found == [{}, {0: "a:1"}, {0: "b:1"}]
 
 
-def test_without_an_agent_nobody_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_an_agent_no_role_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And announcing does nothing, as under plain torchrun."""
     for name in [name for name in os.environ if name.startswith("HOLDFAST_ROLE")]:
         monkeypatch.delenv(name)

@@ -166,9 +166,9 @@ def test_all_of_the_site_get_the_prefect_password_by_their_environment(tmp_path:
     """Server, gateway, worker and playbooks."""
     chosen = settings.Settings(home=tmp_path)
     secret.create_prefect_auth(chosen)
-    told = secret.prefect_auth(chosen)
-    assert server_environment(chosen)["PREFECT_SERVER_API_AUTH_STRING"] == told
-    assert client_environment(chosen)["PREFECT_API_AUTH_STRING"] == told
+    password = secret.prefect_auth(chosen)
+    assert server_environment(chosen)["PREFECT_SERVER_API_AUTH_STRING"] == password
+    assert client_environment(chosen)["PREFECT_API_AUTH_STRING"] == password
 
 
 def test_the_prefect_ui_may_have_another_address_for_browsers(tmp_path: Path) -> None:

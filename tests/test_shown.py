@@ -33,19 +33,19 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_terminal_has_nothing_to_obey(attack: str) -> None:
     """And a reader sees that something was there."""
-    told = plain(ATTACKS[attack])
-    assert told.isprintable()
-    assert "\\x" in told or "\\u" in told
+    shown = plain(ATTACKS[attack])
+    assert shown.isprintable()
+    assert "\\x" in shown or "\\u" in shown
 
 
 @given(st.text())
 def test_what_is_printable_stays(text: str) -> None:
     """All the rest has a number; lines stay where they are wanted."""
-    told = plain(text)
-    assert all(sign.isprintable() or sign in "\n\t" for sign in told)
+    shown = plain(text)
+    assert all(sign.isprintable() or sign in "\n\t" for sign in shown)
     assert plain(text, lines=False).isprintable()
     if text.isprintable():
-        assert told == text
+        assert shown == text
 
 
 def test_people_write_in_many_scripts() -> None:

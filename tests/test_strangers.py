@@ -37,7 +37,7 @@ def test_who_is_known_does_not_count_and_is_not_dropped() -> None:
     assert len(strangers) == 2
 
 
-def test_who_is_too_late_is_dropped_and_the_next_time_is_told() -> None:
+def test_who_is_too_late_is_dropped_and_the_next_time_is_returned() -> None:
     """None: nobody waits."""
     gone: list[str] = []
     strangers = Strangers(5)

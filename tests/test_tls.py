@@ -68,7 +68,7 @@ def test_shards_move_by_tls(tmp_path: Path, authority: Authority, port: ShardPor
     assert back.read_bytes()[page:] == path.read_bytes()[page:]
 
 
-def test_without_tls_nothing_is_said_to_a_tls_port(tmp_path: Path, port: ShardPort) -> None:
+def test_without_tls_nothing_is_sent_to_a_tls_port(tmp_path: Path, port: ShardPort) -> None:
     """And the port does not answer it."""
     with pytest.raises(UnavailableError):
         shard_client.push(port.address, SECRET, write_shard(tmp_path / "mine"))
@@ -76,7 +76,7 @@ def test_without_tls_nothing_is_said_to_a_tls_port(tmp_path: Path, port: ShardPo
 
 def test_the_secret_is_not_sent_to_a_stranger(tmp_path: Path, authority: Authority) -> None:
     """One who is certified by another authority, or for another name, is left before the first byte."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
     stranger = Authority(tmp_path / "other")
     stranger.certify("agent", "127.0.0.1")
     wrong_name = Authority(tmp_path / "named")
@@ -90,7 +90,7 @@ def test_the_secret_is_not_sent_to_a_stranger(tmp_path: Path, authority: Authori
                 connection, _ = listener.accept()
                 try:
                     with context.wrap_socket(connection, server_side=True) as secured:
-                        heard.append(secured.recv(100))
+                        received.append(secured.recv(100))
                 except OSError:
                     connection.close()
 
@@ -100,7 +100,7 @@ def test_the_secret_is_not_sent_to_a_stranger(tmp_path: Path, authority: Authori
             with pytest.raises(UnavailableError, match="certificate verify failed"):
                 shard_client.check(address, SECRET, job="toy", rank=0, step=1, tls=tls(known))
             thread.join(60)
-    assert heard in ([], [b""], [b"", b""])
+    assert received in ([], [b""], [b"", b""])
 
 
 def test_agents_may_share_a_name(tmp_path: Path, authority: Authority, port: ShardPort) -> None:
@@ -207,7 +207,7 @@ def test_only_the_sites_authority_is_trusted(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "text"),
     [
         (("cert.pem", "", "ca.pem"), "name both or neither"),
         (("cert.pem", "key.pem", ""), "HOLDFAST_TLS_CA is empty"),
@@ -217,9 +217,9 @@ def test_only_the_sites_authority_is_trusted(authority: Authority) -> None:
     ],
 )
 def test_wrong_files_are_refused_at_once(
-    authority: Authority, files: tuple[str, str, str], said: str
+    authority: Authority, files: tuple[str, str, str], text: str
 ) -> None:
     """Named, with what was expected."""
     cert, key, ca = (authority.folder / name if name else None for name in files)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=text):
         Tls(cert, key, ca)

@@ -39,7 +39,7 @@ def test_a_real_engine_has_to_allow_it(tmp_path: Path) -> None:
         permission.require_site(site(tmp_path, chaos_allowed=False))
 
 
-def test_a_job_that_nobody_would_recover_is_refused() -> None:
+def test_a_job_that_would_not_be_recovered_is_refused() -> None:
     """By its own mode, the policy's, or a class's; and one that does not run."""
     policy = Policy.load()
     allowed.require_job(job(), policy)
@@ -126,8 +126,8 @@ def test_a_plan_that_the_breaker_would_end_is_refused(every_s: float, refused: s
     made = fault_plan.make(
         groups, every_s=every_s, for_s=6 * every_s, hold_s=1.0, seed=1, machines=4, ranks_per_machine=2
     )
-    told = pytest.raises(RefusedError, match=refused) if refused else contextlib.nullcontext()
-    with told:
+    outcome = pytest.raises(RefusedError, match=refused) if refused else contextlib.nullcontext()
+    with outcome:
         allowed.require_breaker(made, 4, 100, Policy.load().breaker)
 
 

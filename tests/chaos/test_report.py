@@ -118,5 +118,5 @@ def test_weights_that_differ_or_cannot_be_compared_are_a_problem() -> None:
     equal = WeightsComparison(equal=True, tensors=3)
     assert made([strike(10)], [incident(1, 11, 14.0)], seen(60), weights=equal, compared=True).ok
     for found in (None, WeightsComparison(equal=False, tensors=3, differing=("a",))):
-        told = made([strike(10)], [incident(1, 11, 14.0)], seen(60), weights=found, compared=True)
-        assert not told.ok
+        found_report = made([strike(10)], [incident(1, 11, 14.0)], seen(60), weights=found, compared=True)
+        assert not found_report.ok

@@ -75,11 +75,11 @@ class FakeGateway:
             case ["GET" | "POST", "jobs", name, *_]:
                 if name not in self.jobs:
                     raise UnknownError(f"job {name!r} is unknown; jobs: {', '.join(self.jobs) or 'none'}.")
-                told = self.jobs[name].model_dump(mode="json")
+                answer = self.jobs[name].model_dump(mode="json")
                 if not request.url.path.endswith("/history"):
-                    return told
+                    return answer
                 (status,) = [row for row in self._status()["jobs"] if row["name"] == name]
-                return {"job": told, "epochs": [], "status": status}
+                return {"job": answer, "epochs": [], "status": status}
             case ["GET", "machines"]:
                 return [machine.model_dump(mode="json") for machine in self.machines.values()]
             case ["POST", "machines", name, _]:

@@ -41,7 +41,7 @@ def test_answer_to_an_unknown_incident_is_refused(cli: Cli, gateway: FakeGateway
 
 
 @pytest.mark.parametrize(
-    ("state", "incident", "status", "said"),
+    ("state", "incident", "status", "text"),
     [
         (JobState.DONE, None, 0, "done"),
         (JobState.STOPPED, None, 10, "stopped."),
@@ -51,8 +51,8 @@ def test_answer_to_an_unknown_incident_is_refused(cli: Cli, gateway: FakeGateway
         (JobState.RUNNING, None, 2, "still running"),
     ],
 )
-def test_wait_tells_how_the_job_ended(  # noqa: PLR0917
-    cli: Cli, gateway: FakeGateway, state: JobState, incident: IncidentState | None, status: int, said: str
+def test_wait_reports_how_the_job_ended(  # noqa: PLR0917
+    cli: Cli, gateway: FakeGateway, state: JobState, incident: IncidentState | None, status: int, text: str
 ) -> None:
     """By its exit status, for scripts; the reason is printed."""
     gateway.add_job(SPEC, state)
@@ -61,7 +61,7 @@ def test_wait_tells_how_the_job_ended(  # noqa: PLR0917
         ended = [INCIDENT.model_copy(update={"state": incident, "summary": "why"})]
     gateway.incidents = ended
     result = cli("wait", "gpt", "--timeout", "0.01")
-    assert (result.status, said in result.out) == (status, True), result
+    assert (result.status, text in result.out) == (status, True), result
 
 
 def test_wait_goes_by_the_incidents_of_this_submission(cli: Cli, gateway: FakeGateway) -> None:
@@ -94,6 +94,6 @@ def test_wait_outlasts_a_gateway_that_is_away(
 
 def test_exit_statuses_are_documented() -> None:
     """In the table of how playbooks end."""
-    told = DOCS.read_text()
-    assert set(re.findall(r"\| (1[012]) \|", told)) >= {"11", "12"}
-    assert "one that a person stopped 10" in told
+    text = DOCS.read_text()
+    assert set(re.findall(r"\| (1[012]) \|", text)) >= {"11", "12"}
+    assert "one that a person stopped 10" in text

@@ -89,7 +89,7 @@ def test_ls_by_state(cli: Cli, store: S3Store) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_job_that_nobody_knows_is_an_error(cli: Cli) -> None:
+def test_an_unknown_job_is_an_error(cli: Cli) -> None:
     """The jobs that have checkpoints are named."""
     for verb in ("ls", "show", "verify"):
         refused(cli("checkpoints", verb, "nope"), "no job 'nope'", "gpt")
@@ -106,7 +106,7 @@ def test_a_job_without_checkpoints_is_not_an_error(cli: Cli, gateway: FakeGatewa
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("verb", ["ls", "show"])
-def test_what_is_not_saved_at_present_is_told(cli: Cli, gateway: FakeGateway, verb: str) -> None:
+def test_what_is_not_saved_at_present_is_shown(cli: Cli, gateway: FakeGateway, verb: str) -> None:
     """As far as the control plane tells."""
     gateway.add_job(SPEC)
     assert "NOT SAVED" not in cli("checkpoints", verb, "gpt").out
@@ -144,8 +144,8 @@ def test_verify_says_what_is_damaged_and_fails(cli: Cli, store: S3Store) -> None
     assert result.status == 1
     assert "job gpt step 4 in S3: __0_0.distcp: digest" in result.out
     assert cli("checkpoints", "verify", "gpt").status == 0, "the newest is whole"
-    told = json.loads(cli("checkpoints", "verify", "gpt", "4", "--json").out)
-    assert [bool(file["problem"]) for file in told[0]["files"]] == [True, False]
+    printed = json.loads(cli("checkpoints", "verify", "gpt", "4", "--json").out)
+    assert [bool(file["problem"]) for file in printed[0]["files"]] == [True, False]
     refused(cli("checkpoints", "verify", "gpt", "4", "--all"), "give one of them")
 
 
@@ -154,13 +154,13 @@ def test_show_says_from_where_the_job_would_be_restored(cli: Cli, gateway: FakeG
     """With machines that do not answer S3 is what is left; without a gateway that is said, too."""
     shown = cli("checkpoints", "show", "gpt", "--json")
     assert shown.status == 0, shown.err
-    told = json.loads(shown.out)
-    assert told["step"] == 8
-    assert any("not known" in line for line in told["restore"])
+    printed = json.loads(shown.out)
+    assert printed["step"] == 8
+    assert any("not known" in line for line in printed["restore"])
     gateway.add_job(SPEC)
-    told = json.loads(cli("checkpoints", "show", "gpt", "--json").out)
-    assert any("machine m0 does not answer" in line for line in told["restore"])
-    assert any("step 8 from S3" in line for line in told["restore"])
+    printed = json.loads(cli("checkpoints", "show", "gpt", "--json").out)
+    assert any("machine m0 does not answer" in line for line in printed["restore"])
+    assert any("step 8 from S3" in line for line in printed["restore"])
     assert "step 8 from S3" in cli("checkpoints", "show", "gpt").out
 
 
@@ -176,15 +176,15 @@ def test_export_writes_a_folder(cli: Cli, store: S3Store, project: Path) -> None
     assert not (project / "new").exists()
 
 
-def test_prune_says_first_and_deletes_when_told(cli: Cli, store: S3Store) -> None:
+def test_prune_lists_first_and_deletes_when_confirmed(cli: Cli, store: S3Store) -> None:
     """What is pinned or among the last stays; without ``--yes`` nothing goes."""
     cli("checkpoints", "pin", "gpt", "4")
     arguments = ["checkpoints", "prune", "gpt", "--keep-last", "1", "--keep-every", "0", "--grace", "0"]
-    told = json.loads(cli(*arguments, "--json").out)
-    assert (told["deleted"], told["dropped"]) == (False, [])
+    printed = json.loads(cli(*arguments, "--json").out)
+    assert (printed["deleted"], printed["dropped"]) == (False, [])
     cli("checkpoints", "pin", "gpt", "4", "--remove")
-    told = json.loads(cli(*arguments, "--json").out)
-    assert told["dropped"] == [manifests.checkpoint_key("gpt", 4, 1)]
+    printed = json.loads(cli(*arguments, "--json").out)
+    assert printed["dropped"] == [manifests.checkpoint_key("gpt", 4, 1)]
     assert "add --yes" in cli(*arguments).out
     assert len(manifests.list_remote(store, "gpt")) == 2, "nothing was deleted yet"
     assert cli(*arguments, "--yes").status == 0

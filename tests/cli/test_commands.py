@@ -98,17 +98,17 @@ def test_incidents_are_filtered_by_the_gateway(cli: Cli, gateway: FakeGateway) -
         ("wait gpt --timeout 0.01", {"job": "gpt", "status": 2}),
     ],
 )
-def test_every_act_is_told_as_json(
+def test_every_act_is_printed_as_json(
     cli: Cli, gateway: FakeGateway, command: str, facts: dict[str, object]
 ) -> None:
     """What was done, by name, and the line for people beside it."""
     gateway.add_job(SPEC)
     gateway.incidents.append(INCIDENT)
     result = cli(*command.split(), "--json")
-    told = json.loads(result.out)
-    assert result.status == told.get("status", 0)
-    assert told.items() >= facts.items()
-    assert told["message"]
+    printed = json.loads(result.out)
+    assert result.status == printed.get("status", 0)
+    assert printed.items() >= facts.items()
+    assert printed["message"]
 
 
 def test_a_submission_that_starts_over_names_what_is_not_continued(
@@ -119,22 +119,22 @@ def test_a_submission_that_starts_over_names_what_is_not_continued(
     for step, warned in ((0, False), (42, True)):
         gateway.add_job(SPEC, JobState.STOPPED)
         gateway.step = step
-        said = cli("submit", str(job_file), "--wait", "0").out
-        assert ("came to step 42, and is not continued: this one starts from zero" in said) is warned
-        assert ("`holdfast resume gpt`" in said) is warned
+        out = cli("submit", str(job_file), "--wait", "0").out
+        assert ("came to step 42, and is not continued: this one starts from zero" in out) is warned
+        assert ("`holdfast resume gpt`" in out) is warned
 
 
-def test_a_job_that_ends_without_a_step_is_not_said_to_have_made_one(
+def test_a_job_that_ends_without_a_step_is_not_reported_to_have_made_one(
     cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
 ) -> None:
     """A script that only prints why it does nothing here, and exits with status 0."""
     gateway.on_submit = lambda job: gateway.add_job(job.spec, JobState.DONE)
-    said = cli("submit", str(job_file)).out
-    assert "gpt: done, and no step was reported" in said
-    assert "logs" in said
+    out = cli("submit", str(job_file)).out
+    assert "gpt: done, and no step was reported" in out
+    assert "logs" in out
 
 
-def test_a_submission_is_told_as_json(
+def test_a_submission_is_printed_as_json(
     cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
 ) -> None:
     """Progress goes to standard error."""
@@ -154,12 +154,12 @@ def test_a_submission_says_what_checkpoints_cost(
     assert "x a rank's state at rest" in out
     assert "Not protected against:" in out
     gateway.jobs.clear()
-    told = json.loads(cli("submit", str(job_file), "--json").out)["checkpoint"]
-    assert told["copies_at_rest"] == told["copies"]["own"] + told["copies"]["peer"]
-    assert told["not_protected"]
+    cost = json.loads(cli("submit", str(job_file), "--json").out)["checkpoint"]
+    assert cost["copies_at_rest"] == cost["copies"]["own"] + cost["copies"]["peer"]
+    assert cost["not_protected"]
 
 
-def test_status_tells_where_the_prefect_password_lies(cli: Cli, gateway: FakeGateway, project: Path) -> None:
+def test_status_shows_where_the_prefect_password_lies(cli: Cli, gateway: FakeGateway, project: Path) -> None:
     """The file, never the password."""
     out = cli("status").out.replace("\n", "")
     assert "Prefect UI: http://127.0.0.1:" in out
@@ -182,17 +182,17 @@ def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) ->
     assert "127.0.0.1:1" in out
 
 
-def test_status_and_checkpoints_tell_where_saves_fail(cli: Cli, gateway: FakeGateway) -> None:
+def test_status_and_checkpoints_show_where_saves_fail(cli: Cli, gateway: FakeGateway) -> None:
     """One line each, with the machine and the reason."""
     gateway.add_job(SPEC)
-    said = {"m1": (Setback(place=Place.DISK, count=3, since=1.0, reason="No space left on device"),)}
-    gateway.unsaved = list(unsaved(said))
+    reports = {"m1": (Setback(place=Place.DISK, count=3, since=1.0, reason="No space left on device"),)}
+    gateway.unsaved = list(unsaved(reports))
     out = " ".join(cli("status").out.split())
     assert "gpt: NOT SAVED: copies to the disk fail on m1 (3 since the last good one)" in out
     assert "No space left on device" in out
 
 
-def test_status_tells_what_a_person_is_asked_and_what_is_waited_for(cli: Cli, gateway: FakeGateway) -> None:
+def test_status_shows_what_a_person_is_asked_and_what_is_waited_for(cli: Cli, gateway: FakeGateway) -> None:
     """What comes next, with the command that answers; an incident shows its question too."""
     gateway.add_job(SPEC)
     gateway.incidents.append(INCIDENT)
@@ -275,9 +275,9 @@ def test_stop_promises_checkpoints_of_a_job_with_steps_alone(
     """One without a Session has none."""
     gateway.add_job(SPEC)
     gateway.step = step
-    told = cli("stop", "gpt").out
-    assert ("holdfast checkpoints ls gpt" in told) == bool(step)
-    assert ("no checkpoint of it: `holdfast resume gpt` starts" in told) == (not step)
+    out = cli("stop", "gpt").out
+    assert ("holdfast checkpoints ls gpt" in out) == bool(step)
+    assert ("no checkpoint of it: `holdfast resume gpt` starts" in out) == (not step)
 
 
 def test_stop_of_a_job_that_is_done_says_so(cli: Cli, gateway: FakeGateway) -> None:
@@ -323,9 +323,9 @@ def test_an_exception_of_a_script_does_not_reach_the_terminal(cli: Cli, gateway:
 
 def test_an_error_is_one_json_document_too(cli: Cli, project: Path) -> None:
     """Whoever reads standard output parses it, whatever became of the command."""
-    told = cli("machines", "--json")
-    assert told.status == 1
-    assert json.loads(told.out)["error"] in told.err
+    result = cli("machines", "--json")
+    assert result.status == 1
+    assert json.loads(result.out)["error"] in result.err
 
 
 def test_machines_of_one_job_or_state(cli: Cli, gateway: FakeGateway) -> None:

@@ -40,7 +40,7 @@ def test_the_one_that_leads_is_found_and_kept() -> None:
         assert redact.page(gateway.url) == "http://leads/ui/"
 
 
-def test_when_none_leads_that_is_said() -> None:
+def test_when_none_leads_the_error_has_it() -> None:
     """By the last one's words."""
     urls = "http://away,http://standby"
     with (

@@ -29,7 +29,7 @@ def test_what_if_uses_the_sites_own_history(cli: Cli, gateway: FakeGateway) -> N
     assert json.loads(surer.out)["plans"][0]["computed"] > plan["computed"]
 
 
-def test_the_pool_tells_its_reasoning(cli: Cli, gateway: FakeGateway) -> None:
+def test_the_pool_shows_its_reasoning(cli: Cli, gateway: FakeGateway) -> None:
     """Size, rate, the switch beside it, costs."""
     out = cli("pool").out
     assert "target       2" in out

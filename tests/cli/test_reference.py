@@ -94,7 +94,7 @@ def test_every_command_that_a_message_or_page_names_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "said"),
+    ("args", "status", "text"),
     [
         (["--version"], 0, "holdfast"),
         (["incidentz"], 2, "No such command"),
@@ -103,14 +103,14 @@ def test_every_command_that_a_message_or_page_names_exists() -> None:
     ],
 )
 def test_exit_statuses(
-    args: list[str], status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    args: list[str], status: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the page says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     done = run(*args)
     assert done.returncode == status, done.stderr
-    assert said in done.stdout + done.stderr
+    assert text in done.stdout + done.stderr
 
 
 def test_shells_complete_commands() -> None:

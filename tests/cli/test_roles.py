@@ -18,7 +18,7 @@ ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"waits_for": ["cache"]}, "waits for cache"),
         ({"unplaced": 2}, "no room for 2"),
@@ -30,8 +30,8 @@ ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
         ({}, "starting"),
     ],
 )
-def test_a_role_has_one_state(changes: dict[str, object], told: str) -> None:
-    assert roles.state({**ROW, **changes}) == told
+def test_a_role_has_one_state(changes: dict[str, object], text: str) -> None:
+    assert roles.state({**ROW, **changes}) == text
 
 
 def test_roles_are_printed_with_what_needs_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_role_is_scaled(cli: Cli, gateway: FakeGateway) -> None:
     assert len(gateway.calls) == 1
 
 
-def test_a_role_with_too_many_threads_is_told_of(
+def test_a_role_with_too_many_threads_has_a_warning(
     cli: Cli, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """When it is scaled, for this role alone, and by `status`."""
@@ -93,7 +93,7 @@ def test_a_role_with_too_many_threads_is_told_of(
     assert "rl: 3 threads." in capsys.readouterr().out
 
 
-def test_a_submission_tells_of_too_many_threads(
+def test_a_submission_warns_of_too_many_threads(
     cli: Cli, gateway: FakeGateway, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no refusal: the job is there."""
@@ -105,10 +105,10 @@ def test_a_submission_tells_of_too_many_threads(
     real = gateway._status
 
     def status() -> dict[str, Any]:
-        told = real()
-        for job in told["jobs"]:
+        status_now = real()
+        for job in status_now["jobs"]:
             job["roles"] = [{"name": "rollout", "crowded": "3 threads"}]
-        return told
+        return status_now
 
     monkeypatch.setattr(gateway, "_status", status)
     monkeypatch.setattr(job_code, "store", lambda *_: "v1")

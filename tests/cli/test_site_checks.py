@@ -115,7 +115,7 @@ def test_a_clock_that_is_off_is_wrong(
     assert ok or ("ahead of" if ahead_s > 0 else "behind") in check.found
 
 
-def test_wrong_versions_are_told_with_the_command_that_mends_them() -> None:
+def test_wrong_versions_are_shown_with_the_command_that_mends_them() -> None:
     """Prefect and what it breaks with."""
     versions = {"prefect": "3.9.1", "fastapi": "0.150.0", "sqlalchemy": "2.1.0"}
     needed = ["prefect<3.9,>=3.8.8; extra == 'control'", "fastapi<0.151; extra == 'control'"]

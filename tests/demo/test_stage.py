@@ -22,7 +22,7 @@ class Control:
     """Stands for ``up`` and ``down``."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.calls: list[str] = []
         self.running = False
         self.fails = False
 
@@ -30,7 +30,7 @@ class Control:
         return self.running
 
     def up(self, folder: Path, machines: int, progress: Any, *, port: int | None) -> Settings:
-        self.said.append(f"up {machines} armed={os.environ['HOLDFAST_ARM_FAULTS']}")
+        self.calls.append(f"up {machines} armed={os.environ['HOLDFAST_ARM_FAULTS']}")
         if self.fails:
             raise SettingsError("port 4300 is taken.")
         secret.create(folder / "secret")
@@ -41,7 +41,7 @@ class Control:
 
     def down(self, folder: Path, progress: Any) -> None:
         if not self.fails:
-            self.said.append("down")
+            self.calls.append("down")
 
 
 class Run:
@@ -78,7 +78,7 @@ def play(folder: Path, *, keep: bool = False) -> bool:
 def test_services_come_up_armed_and_go_down(control: Control, tmp_path: Path) -> None:
     """Six machines; the report lies in the project."""
     assert play(tmp_path)
-    assert control.said == ["up 6 armed=1", "down"]
+    assert control.calls == ["up 6 armed=1", "down"]
     assert (tmp_path / "demo" / "report.html").is_file()
     assert (tmp_path / "demo" / "report.json").is_file()
 
@@ -98,7 +98,7 @@ def test_its_lenient_breaker_is_for_this_run_only(control: Control, tmp_path: Pa
 def test_keep_leaves_them_up(control: Control, tmp_path: Path) -> None:
     """Only when it was asked for."""
     assert play(tmp_path, keep=True)
-    assert control.said == ["up 6 armed=1"]
+    assert control.calls == ["up 6 armed=1"]
 
 
 def test_a_failure_is_a_failure(control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_nothing_running(
             play(tmp_path, keep=True)
     finally:
         signal.signal(signal.SIGINT, ignored)
-    assert control.said == ["up 6 armed=1", "down"]
+    assert control.calls == ["up 6 armed=1", "down"]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -138,4 +138,4 @@ def test_a_control_plane_that_runs_is_left_alone(control: Control, tmp_path: Pat
     control.running = True
     with pytest.raises(RefusedError, match="holdfast down"):
         play(tmp_path)
-    assert control.said == []
+    assert control.calls == []

@@ -44,7 +44,7 @@ def test_a_fault_that_needs_a_standby_waits_for_one() -> None:
     assert world.injected == [("kill-rank", "m1", 3)]
 
 
-def test_a_fault_that_nobody_mends_ends_the_story() -> None:
+def test_a_fault_that_is_not_mended_ends_the_story() -> None:
     """What was injected so far is still known."""
     world = World()
     world.heals = False
@@ -115,7 +115,7 @@ def test_the_timeline_keeps_only_changes() -> None:
     assert observer.samples[1].at - observer.samples[0].at == 49.0
 
 
-def test_the_schedule_tells_the_whole_story() -> None:
+def test_the_schedule_has_the_whole_story() -> None:
     """All six faults, in the promised order."""
     assert [fault.name for fault in SCHEDULE] == [
         "kill-rank",

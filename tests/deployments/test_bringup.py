@@ -43,14 +43,14 @@ def test_what_is_missing_is_named_now_and_then(tmp_path: Path, monkeypatch: pyte
         Late("s3", (), says="S3 server"),
         Late("prefect", (), says="Prefect server", asked=([], 2)),
     ]
-    said: list[str] = []
-    bringup._wait(Settings(home=tmp_path), services, {"2 machines": done}, said.append)
-    assert said[:3] == [
+    lines: list[str] = []
+    bringup._wait(Settings(home=tmp_path), services, {"2 machines": done}, lines.append)
+    assert lines[:3] == [
         "  0 s: waiting for S3 server, Prefect server",
         "S3 server is up",
         "  0 s: waiting for Prefect server",
     ]
-    assert said[-1] == "Prefect server is up"
+    assert lines[-1] == "Prefect server is up"
 
 
 class Retiring:
@@ -149,23 +149,23 @@ def test_a_service_that_does_not_come_up_is_explained(
     ]
     with pytest.raises(UnavailableError) as raised:
         bringup._wait(Settings(home=tmp_path, up_s=300), services, {}, lambda _: None)
-    told = str(raised.value)
-    assert told.startswith(
+    message = str(raised.value)
+    assert message.startswith(
         "Prefect server did not come up within 300 s (HOLDFAST_UP_S); its process 4711 runs"
     )
-    assert "Nor did S3 server." in told
-    assert "(no log)" in told
+    assert "Nor did S3 server." in message
+    assert "(no log)" in message
 
 
 def test_the_second_up_waits_for_the_first(tmp_path: Path) -> None:
     """Else each would start all of it, and the one that fails for that would end what the other has started."""
-    said: list[str] = []
+    lines: list[str] = []
     with (tmp_path / "up.lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
 
         def progress(line: str) -> None:
-            said.append(line)
+            lines.append(line)
             fcntl.flock(first, fcntl.LOCK_UN)
 
         with control._alone(tmp_path, progress):
-            assert said == ["another `holdfast up` of this folder is under way: waiting for it"]
+            assert lines == ["another `holdfast up` of this folder is under way: waiting for it"]

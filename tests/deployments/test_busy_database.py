@@ -68,7 +68,7 @@ def test_a_moment_of_a_busy_database_is_not_seen_by_clients(busy: int, content: 
     assert server.bodies == [content] * (busy + 1)
 
 
-async def test_a_database_that_stays_busy_is_said_to_be() -> None:
+async def test_a_database_that_stays_busy_is_answered_as_such() -> None:
     """Then clients' own growing pauses hold."""
     clock = Clock()
     answer = await Server(clock, 10**6).post()

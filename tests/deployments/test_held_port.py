@@ -50,7 +50,7 @@ def squatted(port: int) -> bool:
     return any(each.returncode == 0 for each in tried)
 
 
-def test_nobody_takes_a_port_that_rests() -> None:
+def test_no_process_takes_a_port_that_rests() -> None:
     """It is refused to clients meanwhile, and the next life listens again."""
     port = free_ports(1)
     held = HeldPort(HOST, port)

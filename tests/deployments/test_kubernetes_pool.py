@@ -101,8 +101,8 @@ def test_settings_of_the_pod_are_the_sites(
     container = rendered(template)["spec"]["template"]["spec"]["containers"][0]
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         monkeypatch.delenv(name)
-    told = config_map | {each["name"]: each["value"] for each in container["env"]}
-    for name, value in told.items():
+    given = config_map | {each["name"]: each["value"] for each in container["env"]}
+    for name, value in given.items():
         assert name in variables(), name
         monkeypatch.setenv(name, value.replace(SECRETS, str(mounted)))
     found = settings.load(tmp_path)
@@ -116,7 +116,7 @@ def test_settings_of_the_pod_are_the_sites(
     assert certified.agent_name("10.0.0.7") == "agent.holdfast"
 
 
-def test_docs_tell_the_pod_what_the_control_plane_is_told() -> None:
+def test_docs_give_the_pod_what_the_control_plane_is_given() -> None:
     """Playbooks ask the driver for machines: of the same number, with the same priorities."""
     base = PATH.parents[1] / "kubernetes" / "base"
     [control] = [
@@ -125,8 +125,8 @@ def test_docs_tell_the_pod_what_the_control_plane_is_told() -> None:
         if each["kind"] == "Deployment"
     ]
     env = control["spec"]["template"]["spec"]["containers"][0]["env"]
-    told = {each["name"]: each.get("value") for each in env if "KUBERNETES" in each["name"]}
+    given = {each["name"]: each.get("value") for each in env if "KUBERNETES" in each["name"]}
     config_map, _ = documented()
-    assert {name for name in config_map if "KUBERNETES" in name} == set(told)
-    classes = {name: value for name, value in told.items() if name.endswith("_CLASS")}
+    assert {name for name in config_map if "KUBERNETES" in name} == set(given)
+    classes = {name: value for name, value in given.items() if name.endswith("_CLASS")}
     assert {name: config_map[name] for name in classes} == classes

@@ -47,7 +47,7 @@ async def test_a_webhook_is_refused_when_it_is_none() -> None:
 @pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-async def test_people_hear_of_runs_that_need_them_and_of_no_others(
+async def test_people_are_notified_of_runs_that_need_them_and_of_no_others(
     tmp_path: Path, sink: tuple[str, list[str]]
 ) -> None:
     """Failed, suspended, given up and stopped, once each although it was set up twice; not of one that went well."""

@@ -66,40 +66,40 @@ asyncio.run(main(sys.argv[1]))
 LOCKED = ("database is locked", "not an error")
 
 
-@pytest.mark.parametrize(("how", "said"), [("aside", ("went on",)), ("as usual", LOCKED)])
-def test_garbage_does_not_stop_the_event_loop(how: str, said: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "printed"), [("aside", ("went on",)), ("as usual", LOCKED)])
+def test_garbage_does_not_stop_the_event_loop(how: str, printed: tuple[str, ...], tmp_path: Path) -> None:
     """Collected as usual, a dead cursor does so until SQLite gives the lock up: why the collector has a thread."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "db"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.stdout.strip() in said, done.stderr
+    assert done.stdout.strip() in printed, done.stderr
 
 
 async def test_a_stream_without_a_first_word_is_ended() -> None:
     """One that says something is heard on, for as long as it likes."""
     never: asyncio.Queue[Message] = asyncio.Queue()
-    for said in ([], ["credentials"]):
-        heard: list[str] = []
+    for words in ([], ["credentials"]):
+        received: list[str] = []
         for each in (
             {"type": "websocket.connect"},
-            *({"type": "websocket.receive", "text": t} for t in said),
+            *({"type": "websocket.receive", "text": t} for t in words),
         ):
             never.put_nowait(each)
 
         async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
             while (message := await receive())["type"] != "websocket.disconnect":
-                heard.append(message["type"])  # noqa: B023
+                received.append(message["type"])  # noqa: B023
 
         wrapped = prefect_server.first_word_soon(app, 0.05)
         served = asyncio.ensure_future(wrapped({"type": "websocket"}, never.get, _unsent))
-        if said:
-            while len(heard) <= len(said):  # noqa: ASYNC110
+        if words:
+            while len(received) <= len(words):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert not served.done()
             served.cancel()
         else:
             await asyncio.wait_for(served, 60)
-        assert heard == ["websocket.connect", *("websocket.receive" for _ in said)]
+        assert received == ["websocket.connect", *("websocket.receive" for _ in words)]
 
 
 async def _unsent(_: Message) -> None:

@@ -51,7 +51,7 @@ def service(home: Path, name: str) -> psutil.Process:
     return wait_for(f"{name} runs", lambda: pidfile.running(home, name))
 
 
-def said(home: Path, name: str) -> str:
+def log_of(home: Path, name: str) -> str:
     log = log_dir(home) / f"{name}.log"
     return log.read_text() if log.exists() else ""
 
@@ -63,7 +63,7 @@ def test_killed_service_is_started_again(start: Start, tmp_path: Path) -> None:
     killed = service(tmp_path, "first")
     killed.kill()
     wait_for("a new one", lambda: (new := pidfile.running(tmp_path, "first")) and new.pid != killed.pid)
-    assert "first ended with SIGKILL" in said(tmp_path, "supervisor")
+    assert "first ended with SIGKILL" in log_of(tmp_path, "supervisor")
     assert service(tmp_path, "second").is_running()
 
 
@@ -112,9 +112,9 @@ def test_service_that_cannot_start_is_tried_ever_later(start: Start, tmp_path: P
     start("missing")
     service(tmp_path, "first")
     wait_for(
-        "three attempts", lambda: said(tmp_path, "supervisor").count("missing could not be started") >= 3
+        "three attempts", lambda: log_of(tmp_path, "supervisor").count("missing could not be started") >= 3
     )
-    text = said(tmp_path, "supervisor")
+    text = log_of(tmp_path, "supervisor")
     assert "again in 0.1 s" in text
     assert "again in 0.9 s" in text
 
@@ -125,7 +125,7 @@ def test_sighup_ends_nothing(start: Start, tmp_path: Path) -> None:
     supervisor = start()
     first = service(tmp_path, "first")
     supervisor.send_signal(signal.SIGHUP)
-    wait_for("a word of it", lambda: "SIGHUP" in said(tmp_path, "supervisor"))
+    wait_for("a word of it", lambda: "SIGHUP" in log_of(tmp_path, "supervisor"))
     assert first.is_running()
 
 
@@ -134,12 +134,12 @@ def test_sighup_ends_nothing(start: Start, tmp_path: Path) -> None:
 def test_sigterm_stops_all_last_started_first(start: Start, tmp_path: Path) -> None:
     """One that ignores SIGTERM is killed; the whole stays bounded."""
     supervisor = start("stubborn")
-    wait_for("stubborn is up", lambda: "up" in said(tmp_path, "stubborn"))
+    wait_for("stubborn is up", lambda: "up" in log_of(tmp_path, "stubborn"))
     children = [service(tmp_path, name) for name in ("first", "second", "stubborn")]
     supervisor.terminate()
     assert supervisor.wait(STOP_S + 60) == 0
     assert gone(children)
-    text = said(tmp_path, "supervisor")
+    text = log_of(tmp_path, "supervisor")
     assert text.index("stubborn stopped") < text.index("second stopped") < text.index("first stopped")
 
 
@@ -157,13 +157,13 @@ def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
     pidfile.write(tmp_path, "x", os.getpid())
     assert pidfile.running(tmp_path, "x") is not None
     file = pidfile.path(tmp_path, "x")
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps(told | {"start": f"{told['start']}0"}))
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"start": f"{record['start']}0"}))
     assert pidfile.running(tmp_path, "x") is None
-    before = told["create_time"] - 100
-    file.write_text(json.dumps(told | {"create_time": before}))
+    before = record["create_time"] - 100
+    file.write_text(json.dumps(record | {"create_time": before}))
     assert pidfile.running(tmp_path, "x") is not None, "the wall clock was set"
-    file.write_text(json.dumps({"pid": told["pid"], "create_time": before}))  # of an earlier release
+    file.write_text(json.dumps({"pid": record["pid"], "create_time": before}))  # of an earlier release
     assert pidfile.running(tmp_path, "x") is None
     file.write_text("torn")
     assert pidfile.running(tmp_path, "x") is None
@@ -175,8 +175,8 @@ def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
 def test_taken_port_is_named_with_the_way_out(tmp_path: Path, offset: int, who: str) -> None:
     """Which port, who needs it, what to do."""
     first = free_ports()
-    told = rf"port {first + offset} .*{who}.*holdfast up --port N"
-    with socket.create_server(("127.0.0.1", first + offset)), pytest.raises(SettingsError, match=told):
+    message = rf"port {first + offset} .*{who}.*holdfast up --port N"
+    with socket.create_server(("127.0.0.1", first + offset)), pytest.raises(SettingsError, match=message):
         service_ports.check(Settings(home=tmp_path, port=first))
 
 

@@ -84,12 +84,12 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.mark.usefixtures("surroundings")
 def test_up_twice_kill_and_down(home: Path) -> None:
     """Everything comes up, a second up registers what was deleted, what dies comes back, down leaves state alone."""
-    said: list[str] = []
-    settings = control.up(home, 1, said.append, port=free_ports())
+    lines: list[str] = []
+    settings = control.up(home, 1, lines.append, port=free_ports())
     assert control.is_up(home)
     declared = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
-    assert any(f"{len(declared)} deployments" in line for line in said)
-    assert any("1 machine is ready" in line for line in said)
+    assert any(f"{len(declared)} deployments" in line for line in lines)
+    assert any("1 machine is ready" in line for line in lines)
 
     def answers() -> bool:
         try:
@@ -107,12 +107,12 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     ) as prefect:
         lost = prefect.get("/deployments/name/job-hang/job-hang").json()["id"]
         assert prefect.delete(f"/deployments/{lost}").is_success
-        control.up(home, 1, said.append, port=settings.port + 5)
+        control.up(home, 1, lines.append, port=settings.port + 5)
         assert prefect.get("/deployments/name/job-hang/job-hang").is_success
-    assert "registered again: job-hang" in said
-    assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
+    assert "registered again: job-hang" in lines
+    assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in lines)
     assert serving(home) == before
-    assert any("running already" in line for line in said)
+    assert any("running already" in line for line in lines)
 
     gateway = pidfile.running(home, "gateway")
     assert gateway
@@ -122,12 +122,12 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     wait_for("another gateway", lambda: (new := pidfile.running(home, "gateway")) and new.pid != gateway.pid)
     wait_for("it answers", answers)
 
-    control.down(home, said.append)
+    control.down(home, lines.append)
     wait_for("no process", lambda: not of_home(home))
     assert not control.is_up(home)
     assert (home / "ledger.db").exists()
     assert (home / "prefect" / "prefect.db").exists()
-    control.down(home, said.append)
+    control.down(home, lines.append)
 
 
 def test_a_proxy_of_another_kind_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_service_that_dies_stops_everything_and_shows_its_log(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "text"),
     [
         ({"policy_file": "policy.yaml"}, "no_such_threshold"),
         ({"policy_file": "missing.yaml"}, "missing.yaml"),
@@ -177,12 +177,12 @@ def test_service_that_dies_stops_everything_and_shows_its_log(
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_made(
-    wrong: dict[str, str], said: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: dict[str, str], text: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site that is up half, or a setting that stays, would be the next thing to repair."""
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("no_such_threshold: 1\n")
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=text):
         control.up(Settings.model_validate({"home": home, **wrong}), 1, lambda _: None)
     assert not home.exists()
 
@@ -195,15 +195,15 @@ def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> 
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "PREFECT_"))}
     with subprocess.Popen([*command, *options], env=clean, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        told: list[str] = []
+        lines: list[str] = []
 
         def up() -> bool:
-            told.append(process.stdout.readline())
-            assert told[-1], f"it ended: {told}"
-            return "status page" in told[-1]
+            lines.append(process.stdout.readline())
+            assert lines[-1], f"it ended: {lines}"
+            return "status page" in lines[-1]
 
         # On a busy host it waits for minutes itself, and says for what.
-        wait_for(lambda: f"all is up: {told[-5:]}", up, 360)
+        wait_for(lambda: f"all is up: {lines[-5:]}", up, 360)
         assert control.is_up(home)
         process.terminate()
         assert process.wait(180) == 0

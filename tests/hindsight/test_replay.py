@@ -75,7 +75,7 @@ async def test_a_check_that_was_not_run_is_not_recorded(tmp_path: Path) -> None:
     assert row(found, "check:all_gather").replayed == ""
 
 
-async def test_a_question_that_nobody_was_asked_gets_the_default(tmp_path: Path) -> None:
+async def test_a_question_that_was_not_asked_gets_the_default(tmp_path: Path) -> None:
     """What a person would have said is not recorded."""
     await played(tmp_path, LOST)
     found = await compared(tmp_path, "gpt-1", "approval: {rules: [{scope: cluster}]}")
@@ -84,7 +84,7 @@ async def test_a_question_that_nobody_was_asked_gets_the_default(tmp_path: Path)
     assert asked.note == "not recorded: no person was asked; the policy's default is taken"
 
 
-async def test_what_an_older_ledger_lacks_is_said(tmp_path: Path) -> None:
+async def test_what_an_older_ledger_lacks_is_listed(tmp_path: Path) -> None:
     """An incident of before inputs were kept."""
     await played(tmp_path, KILLED)
     with create_engine(f"sqlite:///{tmp_path / 'ledger.db'}").begin() as connection:
@@ -120,15 +120,15 @@ async def test_the_command_shows_both_and_touches_nothing(site: Path) -> None:
     done = await asyncio.to_thread(
         runner.invoke, app, ["replay-incident", "gpt-1", "--policy", str(other), "--json"]
     )
-    told = json.loads(done.output)
-    assert told["differences"] == sum(not each["same"] for each in told["rows"]) > 0
+    printed = json.loads(done.output)
+    assert printed["differences"] == sum(not each["same"] for each in printed["rows"]) > 0
     shown = await asyncio.to_thread(runner.invoke, app, ["replay-incident", "gpt-1"])
     assert "The same decisions." in shown.output
     assert bytes_of(site) == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["gpt-7"], "no incident 'gpt-7'"),
         (["gpt-1", "--policy", "broken.yaml"], "broken.yaml, line 1: ladder.nope"),
@@ -138,7 +138,7 @@ async def test_the_command_shows_both_and_touches_nothing(site: Path) -> None:
 async def test_a_wrong_id_or_policy_is_one_clear_line(
     site: Path,
     arguments: list[str],
-    said: str,
+    text: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -149,10 +149,10 @@ async def test_a_wrong_id_or_policy_is_one_clear_line(
     monkeypatch.setattr("sys.argv", ["holdfast", "replay-incident", *arguments])
     with pytest.raises(SystemExit, match="1"):
         main.run()
-    told = capsys.readouterr().err.strip()
-    assert said in told
-    assert told.startswith("error: ")
-    assert "\n" not in told
+    printed = capsys.readouterr().err.strip()
+    assert text in printed
+    assert printed.startswith("error: ")
+    assert "\n" not in printed
 
 
 def test_a_site_without_a_ledger_says_so(site: Path, monkeypatch: pytest.MonkeyPatch, capsys: object) -> None:

@@ -43,14 +43,14 @@ def main() -> None:
             """Quiet."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    told = {
+    facts = {
         "pid": os.getpid(),
         "create_time": psutil.Process().create_time(),
         "address": f"127.0.0.1:{server.server_port}",
         "ranks": {str(rank["rank"]): rank["pid"] for rank in ranks},
     }
     new = folder / "agent.new"
-    new.write_text(json.dumps(told))
+    new.write_text(json.dumps(facts))
     os.replace(new, folder / "agent.json")
     server.serve_forever()
 

@@ -15,7 +15,7 @@ def alert(kind: AlertKind, at: float = 1.0, **evidence: Any) -> Alert:
 
 
 @pytest.mark.parametrize("kind", sorted(GPU_KINDS | HOST_KINDS))
-def test_devices_of_one_machine_are_told_apart(kind: AlertKind) -> None:
+def test_devices_of_one_machine_are_distinguished(kind: AlertKind) -> None:
     """GPU 0 and GPU 1 are two signals; the same GPU later is one."""
     first, other, again = (alert(kind, device="0"), alert(kind, device="1"), alert(kind, at=9.0, device="0"))
     assert first.key != other.key
@@ -28,7 +28,7 @@ def test_a_network_fault_that_comes_again_is_another(kind: AlertKind) -> None:
     assert alert(kind, at=1.0, device="eth0").key != alert(kind, at=31.0, device="eth0").key
 
 
-def test_xids_are_told_apart_and_fingerprints_win() -> None:
+def test_xids_are_distinguished_and_fingerprints_win() -> None:
     """The code is part of the signal, unless the sender named it."""
     assert alert(AlertKind.XID, xid=31).key != alert(AlertKind.XID, xid=79).key
     named = Alert(kind=AlertKind.XID, at=1.0, fingerprint="f", evidence={"xid": 31})

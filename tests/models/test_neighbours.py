@@ -39,17 +39,17 @@ def model_of(name: str) -> type[BaseModel]:
 def test_what_an_older_release_says_is_read(message: dict[str, Any]) -> None:
     """Nothing that was added since is asked of it."""
     found = tolerant.read(model_of(message["model"]), json.dumps(message["body"]).encode())
-    told = found.model_dump(mode="json")
-    assert as_said(told, message["body"]) == message["body"]
+    read = found.model_dump(mode="json")
+    assert as_sent(read, message["body"]) == message["body"]
 
 
-def as_said(told: Any, said: Any) -> Any:
+def as_sent(read: Any, sent: Any) -> Any:
     """What was read, without what this release has beside it: in every object, at any depth."""
-    if isinstance(said, dict) and isinstance(told, dict):
-        return {key: as_said(told[key], said[key]) for key in said if key in told}
-    if isinstance(said, list) and isinstance(told, list) and len(told) == len(said):
-        return [as_said(*pair) for pair in zip(told, said, strict=True)]
-    return told
+    if isinstance(sent, dict) and isinstance(read, dict):
+        return {key: as_sent(read[key], sent[key]) for key in sent if key in read}
+    if isinstance(sent, list) and isinstance(read, list) and len(read) == len(sent):
+        return [as_sent(*pair) for pair in zip(read, sent, strict=True)]
+    return read
 
 
 @pytest.mark.parametrize("message", _NUMBERED)

@@ -37,7 +37,7 @@ def test_roles_have_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
+    ("roles", "text"),
     [
         ({"a": {"script": "a.py", "needs": ["b"]}}, "there is no such role. Roles: a, trainer"),
         (
@@ -59,16 +59,16 @@ def test_roles_have_defaults() -> None:
         ),
     ],
 )
-def test_bad_roles_are_refused_with_one_message(roles: dict[str, object], told: str) -> None:
+def test_bad_roles_are_refused_with_one_message(roles: dict[str, object], text: str) -> None:
     """It names the role and what was expected."""
     with pytest.raises(ValidationError) as raised:
         JobSpec.model_validate({**JOB, "roles": roles})
-    assert told in str(raised.value)
+    assert text in str(raised.value)
     assert raised.value.error_count() == 1
 
 
 @pytest.mark.parametrize(
-    ("role", "told"),
+    ("role", "text"),
     [
         ({"replicas": 0}, "replicas = 0: expected at least 1"),
         ({"machines": 3}, "machines = 3: the job has 2"),
@@ -77,10 +77,10 @@ def test_bad_roles_are_refused_with_one_message(roles: dict[str, object], told: 
         ({"replicas": 2, "own_machines": 3}, "own_machines = 3: there are 2 replicas"),
     ],
 )
-def test_roles_without_room_are_refused_at_submission(role: dict[str, object], told: str) -> None:
+def test_roles_without_room_are_refused_at_submission(role: dict[str, object], text: str) -> None:
     """A job that is scaled later keeps its roles."""
     spec = job(a={"script": "a.py", **role})
-    assert told in no_start(spec)
+    assert text in no_start(spec)
 
 
 def test_machines_of_a_roles_own_are_none_of_the_ranks() -> None:
@@ -96,12 +96,12 @@ def test_a_role_is_scaled_by_itself() -> None:
     spec = job(a={"script": "a.py", "replicas": 2, "per_machine": 2})
     assert spec.with_role("a", 4).roles["a"].replicas == 4
     assert JobSpec.model_validate(spec.with_role("a", 0).model_dump()).roles["a"].replicas == 0
-    for name, replicas, told in (
+    for name, replicas, text in (
         ("b", 1, "its roles are a"),
         ("a", 5, "room for 4"),
         ("trainer", 1, "its roles are a"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=text):
             spec.with_role(name, replicas)
 
 
@@ -115,6 +115,6 @@ def test_what_an_agent_sets_is_no_jobs_to_set() -> None:
 
 
 def test_the_names_of_agents_are_those_that_they_set() -> None:
-    told = {value for name, value in vars(wire).items() if name.startswith("ENV_")}
-    told |= {value for name, value in vars(roles).items() if name.startswith("ENV_")}
-    assert told - {wire.ENV_PATIENCE, wire.ENV_FAULTS} == OF_AGENTS
+    names = {value for name, value in vars(wire).items() if name.startswith("ENV_")}
+    names |= {value for name, value in vars(roles).items() if name.startswith("ENV_")}
+    assert names - {wire.ENV_PATIENCE, wire.ENV_FAULTS} == OF_AGENTS

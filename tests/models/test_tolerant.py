@@ -52,7 +52,7 @@ def test_unknown_fields_of_a_newer_version_are_ignored_at_every_depth() -> None:
     [{"s": None}, {"s": "NaN"}, {"step": 2**63}, {"step": -1}, {"at": None}, {"s": -1.0}, {"step": "many"}],
     ids=str,
 )
-def test_a_wrong_mark_is_left_out_and_said(wrong: dict[str, Any]) -> None:
+def test_a_wrong_mark_is_left_out_and_named(wrong: dict[str, Any]) -> None:
     """Its neighbour stays, and so does all else."""
     found, left_out = tolerant.read_part(Heartbeat, with_mark(**wrong))
     assert [mark.step for mark in found.jobs[0].marks] == [3]
@@ -116,9 +116,9 @@ def test_a_message_of_nothing_but_rubbish_ends(
     jobs = [BEAT["jobs"][0] | {"marks": [MARK | {"s": None}] * marks}]
     tried: list[object] = []
 
-    def count(told: object, **options: Any) -> Heartbeat:
-        tried.append(told)
-        return validate(told, **options)
+    def count(content: object, **options: Any) -> Heartbeat:
+        tried.append(content)
+        return validate(content, **options)
 
     validate = Heartbeat.model_validate
     monkeypatch.setattr(Heartbeat, "model_validate", count)
@@ -140,14 +140,14 @@ _JSON = st.recursive(
 )
 def test_whatever_stands_in_a_place_it_is_read_or_refused(value: Any, place: str) -> None:
     """Nothing else is raised, and what is read is a heartbeat of this machine."""
-    told = json.loads(beat())
-    inner: Any = told
+    content = json.loads(beat())
+    inner: Any = content
     *way, last = [int(each) if each.isdigit() else each for each in place.split(".")]
     for each in way:
         inner = inner[each]
     inner[last] = value
     try:
-        found, _ = tolerant.read_part(Heartbeat, json.dumps(told).encode())
+        found, _ = tolerant.read_part(Heartbeat, json.dumps(content).encode())
     except ValidationError:
         return
     assert found.machine == "m0"

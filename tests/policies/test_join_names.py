@@ -8,7 +8,7 @@ from holdfast.policies.join_names import join_names
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "text"),
     [
         (0, "none"),
         (1, "m0"),
@@ -17,6 +17,6 @@ from holdfast.policies.join_names import join_names
         (750, "m0, m1, m2 and 747 more"),
     ],
 )
-def test_a_line_stays_short_however_many_there_are(count: int, told: str) -> None:
+def test_a_line_stays_short_however_many_there_are(count: int, text: str) -> None:
     """Hundreds of machines fail at once, too."""
-    assert join_names((f"m{number}" for number in range(count)), most=3) == told
+    assert join_names((f"m{number}" for number in range(count)), most=3) == text

@@ -51,7 +51,7 @@ def test_who_lags_and_waits_is_not_accused() -> None:
     assert "ranks 7 have not come to collective 9" in found.reasons[0]
 
 
-def test_equal_records_accuse_nobody() -> None:
+def test_equal_records_accuse_none() -> None:
     """All in the same collective, or all between two."""
     assert flight.analyse([record(rank, 9, 8) for rank in range(8)], job()).suspects == ()
     assert flight.analyse([record(rank, 8, 8) for rank in range(8)], job()).suspects == ()
@@ -252,7 +252,7 @@ def missing(*machines: int, check: str = "mount_unresponsive") -> list[Finding]:
     return [Finding(check=check, machine=f"m{i}", ok=False) for i in machines]
 
 
-def test_shared_faults_are_told_from_single_ones() -> None:
+def test_shared_faults_are_distinguished_from_single_ones() -> None:
     """More than half of the machines, or several where a server does not answer; only of what can be shared."""
     assert services.shared_fault(missing(0, 1, 2), 4) == "mount unresponsive on 3 of 4 machines"
     assert services.shared_fault(missing(0, 1), 4) == "mount unresponsive on 2 of 4 machines"

@@ -77,8 +77,8 @@ def test_the_pool_is_enough_as_often_as_the_binomial_says() -> None:
     env.run(until=days * DAY_S)
     for size in (0, 1, 2, 3, 4):
         enough = sum(count <= size for count in counts) / days
-        told = spare_pool.coverage(size, 1024, 0.0012)
-        assert abs(enough - told) < 4 * sqrt(told * (1 - told) / days), size
+        computed = spare_pool.coverage(size, 1024, 0.0012)
+        assert abs(enough - computed) < 4 * sqrt(computed * (1 - computed) / days), size
         failed += enough < 0.99
     assert failed == 4, "only the policy's own size reaches 99 %"
 
@@ -91,9 +91,9 @@ def test_a_pool_falls_short_as_often_as_erlang_says() -> None:
     what = scenario(costs, days=1500, machine_rate=load / 64, replenish_h=24, variants=(variant,))
     found = live(what, variant, POLICY, "erlang")
     terms = [load**k / factorial(k) for k in range(size + 1)]
-    told = terms[-1] / sum(terms)
+    loss = terms[-1] / sum(terms)
     assert found.evictions > 2000
-    assert found.swaps_short / found.evictions == pytest.approx(told, abs=4 * sqrt(told * (1 - told) / 2000))
+    assert found.swaps_short / found.evictions == pytest.approx(loss, abs=4 * sqrt(loss * (1 - loss) / 2000))
 
 
 def test_the_published_restart_ratios_follow_from_the_published_inputs() -> None:

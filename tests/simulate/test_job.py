@@ -221,7 +221,7 @@ def test_a_switch_takes_its_machines_along() -> None:
     assert found.swaps_short > 0
 
 
-def test_a_slow_job_goes_on_until_somebody_notices() -> None:
+def test_a_slow_job_goes_on_until_it_is_noticed() -> None:
     """Its steps count; the speed that it lost does not."""
     slow = {"kind": AlertKind.MFU_DECLINE, "slowdown": 0.3, "detect_s": 1000}
     found = lives(Cause.TRANSIENT, **slow)

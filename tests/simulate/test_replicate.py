@@ -32,11 +32,11 @@ def test_a_mean_has_its_confidence_interval() -> None:
 def test_processes_change_nothing_but_the_time() -> None:
     """Spread over two workers or in this process: the same figures, and every life is counted."""
     what = scenario(days=5)
-    told: list[int] = []
-    here = run(what, POLICY, replications=6, seed=7, jobs=1, done=told.append)
-    there = run(what, POLICY, replications=6, seed=7, jobs=2, done=told.append)
+    counts: list[int] = []
+    here = run(what, POLICY, replications=6, seed=7, jobs=1, done=counts.append)
+    there = run(what, POLICY, replications=6, seed=7, jobs=2, done=counts.append)
     assert here == there
-    assert sum(told) == 12
+    assert sum(counts) == 12
     assert here[0].replications == 6
     assert here[0].ettr.low < here[0].ettr.mean < here[0].ettr.high
     assert sum(mean.mean for mean in here[0].lost_h.values()) == pytest.approx(

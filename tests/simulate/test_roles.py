@@ -228,9 +228,9 @@ def test_the_command_shows_each_role_with_and_without(
     path = tmp_path / "mine.yaml"
     path.write_text("roles: {worker: {replicas: 3, failures_per_day: 5, start_s: 20}}\n")
     fast = ("--machines", "64", "--days", "3", "--replications", "3", "--jobs", "1", "--strategy", "pool")
-    told = cli("simulate", str(path), *fast, "--without-roles", "--json")
-    assert told.status == 0, told.err
-    first, second = json.loads(told.out)["outcomes"]
+    result = cli("simulate", str(path), *fast, "--without-roles", "--json")
+    assert result.status == 0, result.err
+    first, second = json.loads(result.out)["outcomes"]
     assert second["title"] == first["title"] + ", no roles"
     assert second["roles"] == {}
     assert 0.99 < first["roles"]["worker"]["ready"]["mean"] < 1

@@ -417,7 +417,7 @@ def test_a_machine_that_restarted_and_fails_a_check_now_is_not_spared(ctx: Conte
     assert evicting.restarted_since(case) == (set() if found_bad else {"m1"})
 
 
-async def test_a_machine_that_was_lost_with_the_accused_one_is_not_said_to_have_its_fault(
+async def test_a_machine_that_was_lost_with_the_accused_one_is_not_recorded_with_its_fault(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the incident was opened for is true of the accused machine; the other one did not answer."""

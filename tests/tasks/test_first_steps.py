@@ -68,11 +68,11 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
         stepped = look >= 3 and (name != late or look >= 5)
         return {"phase": RankPhase.RUNNING, "steps_done": int(stepped)}
 
-    told = Fleet(rank)
-    monkeypatch.setattr(fleet, "ask", told.ask)
+    machines = Fleet(rank)
+    monkeypatch.setattr(fleet, "ask", machines.ask)
     await first_steps(ctx, "gpt", 1, 60.0)
-    assert [len(asked) for asked in told.looks] == [32, 32, 32, 100, 1]
-    assert told.looks[-1] == [late]
+    assert [len(asked) for asked in machines.looks] == [32, 32, 32, 100, 1]
+    assert machines.looks[-1] == [late]
 
 
 async def test_a_wall_clock_that_is_set_ends_no_start(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +98,11 @@ async def test_one_that_fails_among_those_that_are_not_asked_is_found(
         failed = {"phase": RankPhase.EXITED, "exit_code": 3, "steps_done": 0}
         return failed if name == "m77" else {"phase": RankPhase.RUNNING, "steps_done": 0}
 
-    told = Fleet(rank)
-    monkeypatch.setattr(fleet, "ask", told.ask)
+    machines = Fleet(rank)
+    monkeypatch.setattr(fleet, "ask", machines.ask)
     with pytest.raises(RecoveryError, match="rank 77 ended with status 3"):
         await first_steps(ctx, "gpt", 1, 600.0)
-    assert len(told.looks[-1]) == MACHINES
+    assert len(machines.looks[-1]) == MACHINES
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def slow(tmp_path: Path) -> Iterator[tuple[Context, FakeClock]]:
     use(None)
 
 
-def rank_of(clock: FakeClock, per_look_s: float, **told: float) -> Callable[[str, int], dict[str, Any]]:
-    """Its first step comes after 900 s; each look takes ``per_look_s``. ``told``: what grows, by second."""
+def rank_of(clock: FakeClock, per_look_s: float, **grows: float) -> Callable[[str, int], dict[str, Any]]:
+    """Its first step comes after 900 s; each look takes ``per_look_s``. ``grows``: what grows, by second."""
     began = clock.now()
 
     def rank(_name: str, _look: int) -> dict[str, Any]:
         clock.advance(per_look_s)
         passed = clock.now() - began
-        grown = {name: type(value)(value * passed) for name, value in told.items()}
+        grown = {name: type(value)(value * passed) for name, value in grows.items()}
         return {"phase": RankPhase.RUNNING, "steps_done": int(passed >= 900), **grown}
 
     return rank
@@ -150,13 +150,13 @@ async def test_a_start_that_takes_as_long_as_one_before_is_waited_for(
     assert len(signs) >= 5
 
 
-@pytest.mark.parametrize("told", [{"children_cpu_s": 0.9}, {"io_bytes": 1_000_000}])
+@pytest.mark.parametrize("grows", [{"children_cpu_s": 0.9}, {"io_bytes": 1_000_000}])
 async def test_ranks_that_prepare_their_first_step_are_waited_for(
-    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch, told: dict[str, float]
+    slow: tuple[Context, FakeClock], monkeypatch: pytest.MonkeyPatch, grows: dict[str, float]
 ) -> None:
     """They compile, tokenise or read."""
     ctx, clock = slow
-    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 20.0, **told)).ask)
+    monkeypatch.setattr(fleet, "ask", Fleet(rank_of(clock, 20.0, **grows)).ask)
     await first_steps(ctx, "gpt", 2, 300.0)
 
 

@@ -12,11 +12,11 @@ from holdfast.testing.scenario import Scenario
 async def test_a_held_job_stays_held_when_a_person_refuses(tmp_path: Path) -> None:
     """Its ranks stand at a step boundary: it is not said to run."""
     asks = "approval: {rules: [{incident_class: fail_slow}]}"
-    told = {"kind": "manual", "evidence": {"class": "fail_slow", "by": "ann", "text": "m1 is slow"}}
+    asked = {"kind": "manual", "evidence": {"class": "fail_slow", "by": "ann", "text": "m1 is slow"}}
     held = {
         "name": "held",
         "setup": {"state": "paused", "policy": asks},
-        "signals": [told],
+        "signals": [asked],
         "answer": "refuse",
     }
     played = await play(Scenario.model_validate(held), tmp_path)
@@ -28,7 +28,7 @@ async def test_a_held_job_stays_held_when_a_person_refuses(tmp_path: Path) -> No
 async def test_a_running_job_runs_on_when_a_person_refuses(tmp_path: Path) -> None:
     """The control."""
     asks = "approval: {rules: [{incident_class: fail_slow}]}"
-    told = {"kind": "manual", "evidence": {"class": "fail_slow", "by": "ann", "text": "m1 is slow"}}
-    runs = {"name": "runs", "setup": {"policy": asks}, "signals": [told], "answer": "refuse"}
+    asked = {"kind": "manual", "evidence": {"class": "fail_slow", "by": "ann", "text": "m1 is slow"}}
+    runs = {"name": "runs", "setup": {"policy": asks}, "signals": [asked], "answer": "refuse"}
     played = await play(Scenario.model_validate(runs), tmp_path)
     assert played.job.state is JobState.RUNNING

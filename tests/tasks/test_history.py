@@ -76,7 +76,7 @@ def past(tmp_path: Path) -> Iterator[Past]:
     ledger.close()
 
 
-def test_new_steps_and_steps_done_again_are_told_apart(past: Past) -> None:
+def test_new_steps_and_steps_done_again_are_distinguished(past: Past) -> None:
     """A fall-back from step 100 to step 40, then on to 103."""
     past.reach(100)
     past.recover(past.fail(), 40)

@@ -90,17 +90,17 @@ async def test_a_boundary_that_is_never_reached_is_let_go(
     assert ranks.hold_at == {"m0": None, "m1": None}
 
 
-async def test_ranks_are_let_go_when_a_machine_did_not_hear_the_order(
+async def test_ranks_are_let_go_when_a_machine_did_not_receive_the_order(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others would wait at the boundary for ever, and the job would be taken for one that hangs."""
     ranks = Ranks(monkeypatch, lambda: 0)
-    heard = ranks.hold
+    real_hold = ranks.hold
 
     async def one_is_away(order: Hold) -> None:
         if ranks._asked == "m1":
             raise UnavailableError("no answer from m1")
-        await heard(order)
+        await real_hold(order)
 
     async def ask(
         _ctx: Context, machines: Iterable[Machine], command: Callable[[object, Machine], Awaitable[object]]
@@ -129,10 +129,10 @@ async def test_a_job_that_was_changed_meanwhile_keeps_its_state(
 ) -> None:
     """A playbook took it up, a person stopped it, or it ended, while its ranks were on their way to the boundary."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    heard = ranks.hold
+    real_hold = ranks.hold
 
     async def changed(order: Hold) -> None:
-        await heard(order)
+        await real_hold(order)
         ctx.ledger.set_job(JOB, state=state)
 
     monkeypatch.setattr(ranks, "hold", changed)
@@ -147,10 +147,10 @@ async def test_ranks_that_a_playbook_holds_by_now_are_not_let_go(
 ) -> None:
     """A hot update was taken up while a person's pause was under way: it has them where it wants them."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    heard = ranks.hold
+    real_hold = ranks.hold
 
     async def taken_up(order: Hold) -> None:
-        await heard(order)
+        await real_hold(order)
         if ctx.ledger.acting(JOB) is None:
             case_of(ctx, IncidentClass.CODE_UPDATE)
             ctx.ledger.set_job(JOB, state=JobState.RECOVERING)
@@ -169,10 +169,10 @@ async def test_a_pause_that_a_person_records_is_not_undone_by_the_watch_over_for
     ranks = Ranks(monkeypatch, pace=lambda: 0)
     seen = ctx.ledger.job(JOB)
     await hold.hold_ranks(ctx, seen, 0)
-    heard = ranks.hold
+    real_hold = ranks.hold
 
     async def paused(order: Hold) -> None:
-        await heard(order)
+        await real_hold(order)
         ctx.ledger.set_held(JOB, 1, held=True)
 
     if when == "before":
@@ -234,10 +234,10 @@ async def test_a_job_that_was_started_again_meanwhile_is_not_recorded_as_held(
 ) -> None:
     """The ranks that reached the boundary are those of a former epoch."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    heard = ranks.hold
+    real_hold = ranks.hold
 
     async def started(order: Hold) -> None:
-        await heard(order)
+        await real_hold(order)
         if ctx.ledger.job(JOB).epoch == 1:
             ctx.ledger.next_epoch(JOB)
 

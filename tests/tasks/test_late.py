@@ -62,8 +62,8 @@ def test_an_alert_that_is_over_ends_no_other_fault_of_its_machine(case: Recovery
     ledger.join(case.incident_id, [first, second])
 
     def over(**evidence: str) -> None:
-        told = first.model_copy(update={"firing": False, "evidence": evidence})
-        ledger.record_alert(told, case.incident_id, "resolved")
+        resolved = first.model_copy(update={"firing": False, "evidence": evidence})
+        ledger.record_alert(resolved, case.incident_id, "resolved")
 
     over(device="GPU 1")
     assert firing.still(case.ctx, case.ctx.ledger.incident(case.incident_id)) == [second]
@@ -81,7 +81,7 @@ def test_a_sure_sign_that_joins_accuses(case: RecoveryContext) -> None:
     assert "reported after the incident was opened" in found.evidence[0]
 
 
-def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: RecoveryContext) -> None:
+def test_what_is_not_sure_or_of_a_former_life_accuses_none(case: RecoveryContext) -> None:
     """Nor a machine of another job."""
     join(case, "m1", kind=AlertKind.GPU_THROTTLED)
     join(case, "m2", incarnation="i0")
@@ -89,7 +89,7 @@ def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: RecoveryConte
     assert late.verdict(case) is None
 
 
-def test_more_than_may_be_evicted_at_once_accuse_nobody(case: RecoveryContext) -> None:
+def test_more_than_may_be_evicted_at_once_accuse_none(case: RecoveryContext) -> None:
     """A sensor that is wrong says so of all."""
     join(case, "m0", "m1")
     assert set(late.roots(case)) == {"m0", "m1"}

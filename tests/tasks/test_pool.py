@@ -379,7 +379,7 @@ async def test_eviction_that_failed_at_the_end_of_a_job_is_ended_too(
     assert now is (MachineState.CORDONED if out else MachineState.DRAINING)
 
 
-async def test_the_report_tells_size_reasoning_and_cost_with_a_plot(ctx: Context) -> None:
+async def test_the_report_has_size_reasoning_and_cost_with_a_plot(ctx: Context) -> None:
     """The same plan gives the same bytes; the plot is an SVG that Prefect shows."""
     run_job(ctx, *(f"m{n}" for n in range(128)), evicted=("m1",))
     found = await pool.estimate.fn(Sizing())

@@ -221,10 +221,10 @@ async def test_a_tool_that_hangs_is_ended(
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("fails", "EUD found a failing memory row"), ("broken", "unable to establish")]
+    ("mode", "text"), [("fails", "EUD found a failing memory row"), ("broken", "unable to establish")]
 )
 async def test_a_diagnosis_that_fails_is_a_ticket(
-    ctx: Context, tools: Tools, engine: Engine, mode: str, said: str
+    ctx: Context, tools: Tools, engine: Engine, mode: str, text: str
 ) -> None:
     """The machine stays out: it was repaired, and is broken still."""
     tools.be(dcgmi=mode)
@@ -232,7 +232,7 @@ async def test_a_diagnosis_that_fails_is_a_ticket(
     await run()
     done = ctx.ledger.repair(ordered.id)
     assert done.state is RepairState.TICKET
-    assert said in done.outcome
+    assert text in done.outcome
     assert ctx.ledger.machine("m1").state is MachineState.CORDONED
     assert engine.did == []
 

@@ -29,8 +29,8 @@ class Site:
         self, world: dict[str, Any], setup: dict[str, Any] | None = None, **alert: Any
     ) -> Incident:
         """Lose m1, and make the head start; the playbook does not run."""
-        told = {"name": "lost", "setup": {"head_start": True, **(setup or {})}, "signals": []}
-        scenario = Scenario.model_validate(told | {"world": {"keeps": True, **world}, "expect": {}})
+        known = {"name": "lost", "setup": {"head_start": True, **(setup or {})}, "signals": []}
+        scenario = Scenario.model_validate(known | {"world": {"keeps": True, **world}, "expect": {}})
         await stage(scenario, self.kit)
         ledger, services = self.kit.ledger, self.kit.acts.services
         assert services is not None

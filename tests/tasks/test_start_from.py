@@ -202,7 +202,7 @@ def test_a_job_file_with_a_mistake_is_refused(source: dict[str, Any], named: str
         jobfile.parse({**FILE, "start_from": source}, "job.yaml")
 
 
-def test_the_source_is_said_in_words() -> None:
+def test_the_source_has_a_title() -> None:
     """As `holdfast submit` prints it."""
     assert spec(job="llama", step=9).start_from.title == "job llama step 9"  # type: ignore[union-attr]
     renamed = spec(path="s3://b/ckpt", parts={"model": "app.model", "loader": "loader", "ema": ""})

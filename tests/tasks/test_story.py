@@ -28,7 +28,7 @@ def test_hostile_log_text_stays_text() -> None:
     assert len(escape("x" * 10_000)) == 300
 
 
-def test_the_report_tells_signals_evidence_and_actions() -> None:
+def test_the_report_has_signals_evidence_and_actions() -> None:
     """What was seen, what speaks against whom, what was done and how long it took."""
     alert = Alert(
         kind=AlertKind.RANK_EXIT, job="gpt", machine="m1", rank=2, at=99.5, evidence={"signal": "SIGKILL"}

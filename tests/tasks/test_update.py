@@ -75,8 +75,8 @@ async def why(
 
 async def test_it_is_fetched_before_the_job_is_held(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """By every machine; the job names its old version until the switch."""
-    told, agents = await why(ctx, monkeypatch, {})
-    assert told == ""
+    reason, agents = await why(ctx, monkeypatch, {})
+    assert reason == ""
     assert agents.fetched == [("m0", "v2"), ("m1", "v2")]
     assert ctx.ledger.job(JOB).code_version == "v1"
 
@@ -85,9 +85,9 @@ async def test_a_job_is_not_stopped_for_code_that_cannot_be_had(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the machine, the reason, and what runs on."""
-    told, _ = await why(ctx, monkeypatch, {"m1": AWAY})
-    assert "m1: the store does not answer" in told
-    assert "trains on with v1" in told
+    reason, _ = await why(ctx, monkeypatch, {"m1": AWAY})
+    assert "m1: the store does not answer" in reason
+    assert "trains on with v1" in reason
 
 
 @pytest.mark.parametrize("evidence", [{"class": "code_update"}, {"class": "code_update", "version": "a b"}])
@@ -99,14 +99,14 @@ async def test_a_request_without_a_version_changes_nothing(
     monkeypatch.setattr(fleet, "ask", agents.ask)
     asked = Alert(kind=AlertKind.MANUAL, job=JOB, epoch=1, at=1_000.0, evidence=evidence)
     case = case_of(ctx, IncidentClass.CODE_UPDATE, asked)
-    told = await rollback.why_not_fetched.fn(case)
-    assert told.startswith("nothing was changed: the request names no code version")
+    reason = await rollback.why_not_fetched.fn(case)
+    assert reason.startswith("nothing was changed: the request names no code version")
     assert agents.fetched == []
     assert await rollback.apply_update.fn(case) == "v1"
 
 
 @pytest.mark.parametrize(
-    ("incident_class", "said"),
+    ("incident_class", "text"),
     [
         (IncidentClass.CODE_UPDATE, "holdfast update"),
         (IncidentClass.PLANNED_MOVE, "incident.machine is empty"),
@@ -114,10 +114,10 @@ async def test_a_request_without_a_version_changes_nothing(
     ],
 )
 def test_what_a_person_starts_without_what_it_is_about_is_refused(
-    ctx: Context, incident_class: IncidentClass, said: str
+    ctx: Context, incident_class: IncidentClass, text: str
 ) -> None:
     """As the deployment is started in the Prefect UI for a job: no incident is opened, and nothing is tried again."""
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=text):
         detect._open(ctx, Request(job=JOB), incident_class, 1_000.0)
     assert ctx.ledger.incidents(job=JOB) == []
 
@@ -137,8 +137,8 @@ async def test_a_machine_that_does_not_answer_is_no_reason(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is replaced with the update, as before."""
-    told, _ = await why(ctx, monkeypatch, {"m1": SilentError("no answer")})
-    assert told == ""
+    reason, _ = await why(ctx, monkeypatch, {"m1": SilentError("no answer")})
+    assert reason == ""
 
 
 async def test_a_job_whose_rank_is_dead_goes_on_with_its_update(
@@ -146,8 +146,8 @@ async def test_a_job_whose_rank_is_dead_goes_on_with_its_update(
 ) -> None:
     """It does not train: it must be started again in any case."""
     dead = Alert(kind=AlertKind.RANK_EXIT, job=JOB, machine="m0", epoch=1, rank=0, at=1_000.0)
-    told, agents = await why(ctx, monkeypatch, {"m1": AWAY}, dead)
-    assert told == ""
+    reason, agents = await why(ctx, monkeypatch, {"m1": AWAY}, dead)
+    assert reason == ""
     assert agents.fetched == []
 
 

@@ -71,7 +71,7 @@ async def slow_down(runner: Runner, seconds: float, *, minutes: float) -> None:
         await runner.judge()
 
 
-async def test_a_job_that_becomes_lastingly_slow_is_told_once(runner: Runner) -> None:
+async def test_a_job_that_becomes_lastingly_slow_is_reported_once(runner: Runner) -> None:
     """Half as fast, for five minutes."""
     await runner.steps(200, 1.0)
     await runner.judge()
@@ -82,7 +82,7 @@ async def test_a_job_that_becomes_lastingly_slow_is_told_once(runner: Runner) ->
     assert (evidence["median"], evidence["value"]) == (1.0, 2.0)
 
 
-async def test_a_job_that_stays_slow_is_told_again_after_an_hour(runner: Runner) -> None:
+async def test_a_job_that_stays_slow_is_reported_again_after_an_hour(runner: Runner) -> None:
     """What came of the first report may have been to wait; nothing else would bring it up again."""
     await runner.steps(200, 1.0)
     await slow_down(runner, 2.0, minutes=8)
@@ -92,7 +92,7 @@ async def test_a_job_that_stays_slow_is_told_again_after_an_hour(runner: Runner)
     assert len(seen(runner.kit, AlertKind.THROUGHPUT_DECLINE)) == 2
 
 
-async def test_a_slow_minute_is_not_told(runner: Runner) -> None:
+async def test_a_slow_minute_is_not_reported(runner: Runner) -> None:
     """It passes, and the baseline stays what it was."""
     await runner.steps(200, 1.0)
     for _ in range(4):
@@ -110,7 +110,7 @@ async def test_stalls_of_checkpoints_are_no_slowness(runner: Runner) -> None:
     assert seen(runner.kit, AlertKind.THROUGHPUT_DECLINE) == []
 
 
-async def test_utilisation_that_falls_is_told(runner: Runner) -> None:
+async def test_utilisation_that_falls_is_reported(runner: Runner) -> None:
     """Where the script tells it, whatever the step time."""
     runner.mfu = 0.4
     await runner.steps(200, 1.0)
@@ -141,7 +141,7 @@ async def test_a_job_at_rest_is_not_judged(runner: Runner) -> None:
     assert seen(runner.kit, AlertKind.THROUGHPUT_DECLINE) == []
 
 
-async def test_a_straggler_is_told_after_five_rounds(runner: Runner) -> None:
+async def test_a_straggler_is_reported_after_five_rounds(runner: Runner) -> None:
     """The same rank and phase each time; not while it changes."""
     kit = runner.kit
     slow = 3
@@ -209,7 +209,7 @@ async def test_machines_that_came_back_do_not_accuse_the_switch(kit: Kit) -> Non
     assert seen(kit, AlertKind.SWITCH_DOWN) == []
 
 
-async def test_a_clock_that_is_off_is_told_once(kit: Kit) -> None:
+async def test_a_clock_that_is_off_is_reported_once(kit: Kit) -> None:
     """By the smallest difference: a late heartbeat alone says nothing."""
     await kit.running_job()
     for number in range(40):

@@ -152,7 +152,7 @@ async def test_crash_during_the_launch_is_looked_at_afterwards(kit: Kit) -> None
     assert incident.incident_class is IncidentClass.USER_CODE_ERROR
 
 
-async def test_alerts_of_a_job_are_heard_again_though_the_ledger_was_away_when_its_start_ended(
+async def test_alerts_of_a_job_are_accepted_again_though_the_ledger_was_away_when_its_start_ended(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ranks run: what they report must not be held back for ever."""

@@ -79,7 +79,7 @@ async def test_a_machine_that_is_merely_slow_gets_more_time(watched: Watched) ->
     assert await watched.until(3 * HEARTBEAT_S) is None
 
 
-async def test_a_silent_machine_is_given_up_while_others_are_heard(watched: Watched) -> None:
+async def test_a_silent_machine_is_given_up_while_others_answer(watched: Watched) -> None:
     """After the lease that it was granted with its last heartbeat, not before."""
     watched.kit.prober.slow.add("m1")
     noticed_s = await watched.until(120)
@@ -132,7 +132,7 @@ async def test_on_slow_hosts_a_dead_machine_goes_at_once(kit: Kit, state: Machin
     assert kit.incidents() or kit.ledger.machine(silent).state is MachineState.GONE
 
 
-async def test_a_gateway_that_hears_nobody_accuses_nobody(watched: Watched) -> None:
+async def test_a_gateway_that_receives_nothing_accuses_no_machine(watched: Watched) -> None:
     """It is its own network: the control to the test before."""
     kit = watched.kit
     kit.prober.slow |= {"m0", "m1", "m2"}
@@ -174,17 +174,17 @@ async def test_heartbeats_are_answered_with_a_lease_and_witnesses(kit: Kit) -> N
     for number in range(12):
         await kit.register(f"m{number:02}")
     await kit.gateway.site.refresh()
-    heard = await kit.beat("m00")
-    assert heard["lease_s"] == kit.gateway.site.lease_s
-    assert heard["renews"]
-    assert [each["name"] for each in heard["witnesses"]] == ["m03", "m06", "m09"]
+    answer = await kit.beat("m00")
+    assert answer["lease_s"] == kit.gateway.site.lease_s
+    assert answer["renews"]
+    assert [each["name"] for each in answer["witnesses"]] == ["m03", "m06", "m09"]
     kit.ledger.set_machine("m00", state=MachineState.DRAINING)
     await kit.gateway.site.refresh()
     assert not (await kit.beat("m00"))["renews"]
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3, 4, 5])
-async def test_nobody_is_his_own_witness(kit: Kit, machines: int) -> None:
+async def test_no_machine_is_its_own_witness(kit: Kit, machines: int) -> None:
     """Nor asked twice."""
     for number in range(machines):
         await kit.register(f"m{number}")
@@ -195,7 +195,7 @@ async def test_nobody_is_his_own_witness(kit: Kit, machines: int) -> None:
         assert len(set(names)) == len(names) == min(3, machines - 1)
 
 
-async def test_a_machine_that_stays_dead_is_told_once_an_hour(
+async def test_a_machine_that_stays_dead_is_logged_once_an_hour(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A round of the detector comes twice a second; the log tells what changed."""
@@ -206,14 +206,14 @@ async def test_a_machine_that_stays_dead_is_told_once_an_hour(
     kit.prober.dead.add("m1")
     caplog.set_level("WARNING", "holdfast.gateway")
 
-    def told() -> int:
+    def warnings() -> int:
         return sum("machine m1: no heartbeat" in record.message for record in caplog.records)
 
     await watched.until(600.0)
-    assert told() == 1
+    assert warnings() == 1
     kit.clock.advance(3600.0)
     await watched.until(120.0, beats=("m0",))
-    assert told() == 2
+    assert warnings() == 2
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.STOPPED])
@@ -236,7 +236,7 @@ async def test_a_dead_machine_of_an_ended_job_is_gone_after_a_while(kit: Kit, st
     assert kit.ledger.machine("m1").state is MachineState.STANDBY
 
 
-async def test_dead_machines_of_a_failed_job_are_kept_while_nobody_is_heard(kit: Kit) -> None:
+async def test_dead_machines_of_a_failed_job_are_kept_while_no_machine_answers(kit: Kit) -> None:
     """The control: then it is the gateway that is cut off."""
     await kit.running_job()
     kit.ledger.set_job(JOB, state=JobState.FAILED)

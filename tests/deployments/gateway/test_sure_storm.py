@@ -48,9 +48,9 @@ async def test_heartbeats_are_answered_and_steps_go_on_while_sure_signs_pour_in(
         if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
     ]
     again = [await kit.http.post("/v1/alerts", json=sign | {"machine": name}) for name in late]
-    said = [answer.json() for answer in (*first, *again) if answer.status_code == HTTPStatus.OK]
-    assert len(said) == MACHINES
-    outcomes = [each["outcome"] for each in said]
+    taken = [answer.json() for answer in (*first, *again) if answer.status_code == HTTPStatus.OK]
+    assert len(taken) == MACHINES
+    outcomes = [each["outcome"] for each in taken]
     assert outcomes.count("opened") == 1
     assert set(outcomes) <= {"opened", "joined", "suppressed", "duplicate", "settling"}
     (incident,) = kit.incidents()
@@ -71,12 +71,12 @@ async def _beat(kit: Kit, machine: str, hit: bool) -> httpx.Response:
 async def test_the_breaker_holds_all_of_them(tmp_path: Path) -> None:
     """Nobody goes, and the incident says why; the job is started on the machines that it has when it is tried again."""
     signals = [{"kind": "xid", "machine": f"m{number}", "evidence": {"xid": 79}} for number in range(100)]
-    told = {
+    storm = {
         "name": "a-storm-of-sure-signs",
         "setup": {"machines": 100, "ranks": 1, "standbys": 20},
         "signals": signals,
     }
-    played = await play(Scenario.model_validate(told), tmp_path)
+    played = await play(Scenario.model_validate(storm), tmp_path)
     assert played.evicted == {}
     (incident,) = played.incidents
     assert incident.state is IncidentState.NEEDS_HUMAN

@@ -68,10 +68,10 @@ def test_playbook_runs_to_its_end_and_leaves_nothing(
 ) -> None:
     """The incident is worked on as always, and logged; a private server and its folder are gone afterwards."""
     ended = offline(tmp_path, incident.id, how=how)
-    told = ended.stdout + ended.stderr
-    assert ended.returncode == 0, told
-    assert f"{incident.id}: job_crash of gpt" in told
-    assert ("temporary server" in told) is (how == FOREIGN)
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output
+    assert f"{incident.id}: job_crash of gpt" in output
+    assert ("temporary server" in output) is (how == FOREIGN)
     ledger = Ledger(load(tmp_path).database)
     after = ledger.incident(incident.id)
     ledger.close()

@@ -55,5 +55,5 @@ def test_a_call_of_an_agent_loads_no_module() -> None:
             check=True,
         )
         server.shutdown()
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told == {"answer": "reached", "loaded": []}
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"answer": "reached", "loaded": []}

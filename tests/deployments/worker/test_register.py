@@ -115,9 +115,9 @@ def test_absent_api_is_named(tmp_path: Path) -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     command = [sys.executable, "-c", code, str(tmp_path), url]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
-    assert said.startswith(UnavailableError.__name__)
-    assert url in said
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+    assert output.startswith(UnavailableError.__name__)
+    assert url in output
 
 
 def deploy_all(api: Api, home: Path, folder: Path) -> None:

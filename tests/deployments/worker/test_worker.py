@@ -82,7 +82,7 @@ def test_poked_run_starts_without_waiting_for_the_poll(api: Api, shared: Worker,
     assert len(lines(tmp_path / "out")) == 1
 
 
-def test_run_that_nobody_poked_is_found_by_the_poll(api: Api, shared: Worker, tmp_path: Path) -> None:
+def test_run_that_was_not_announced_is_found_by_the_poll(api: Api, shared: Worker, tmp_path: Path) -> None:
     """Runs made in the UI, by the CLI or by automations run as well."""
     deployment = api.deploy("shared", "sample-sync", f"{FLOWS}:plain")
     run = api.create_run(deployment, path=str(tmp_path / "out"))

@@ -95,7 +95,7 @@ def test_a_size_that_is_unknown_or_larger_counts_in_full() -> None:
         assert measured(want).productive_s == pytest.approx(40.0)
 
 
-def test_the_first_wish_tells_what_was_wanted_before_it() -> None:
+def test_the_first_wish_shows_what_was_wanted_before_it() -> None:
     """The job began on fewer than its file wants."""
     rows = (EPOCHS[0], EPOCHS[1])
     found = shares(rows, [resize(10.0, 3, want=8)], CAUSES, 3)

@@ -207,11 +207,11 @@ def test_non_finite_outweighs_the_assertion_on_it_and_names_no_machine() -> None
     assert "step 9" in found.reasons[0]
 
 
-@pytest.mark.parametrize(("plain", "said"), [(True, "no rank wrote to its log for"), (False, "no step for")])
-def test_a_hang_says_what_did_not_come(plain: bool, said: str) -> None:
+@pytest.mark.parametrize(("plain", "text"), [(True, "no rank wrote to its log for"), (False, "no step for")])
+def test_a_hang_says_what_did_not_come(plain: bool, text: str) -> None:
     """A job that reports no steps has none to miss."""
     found = classified(alert(AlertKind.HANG, evidence={"silent_s": 301.0, "plain": plain}))
-    assert found.reasons[0] == f"{said} 301.0 s: no progress"
+    assert found.reasons[0] == f"{text} 301.0 s: no progress"
 
 
 def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
@@ -263,8 +263,8 @@ def test_a_busy_processor_kills_no_rank() -> None:
 
 def test_a_human_word_comes_first() -> None:
     """Somebody looked."""
-    said = alert(AlertKind.MANUAL, evidence={"class": "nan_loss", "by": "ann", "text": "loss looks wrong"})
-    found = classified(alert(AlertKind.MACHINE_LOST, machine="m1"), said)
+    asked = alert(AlertKind.MANUAL, evidence={"class": "nan_loss", "by": "ann", "text": "loss looks wrong"})
+    found = classified(alert(AlertKind.MACHINE_LOST, machine="m1"), asked)
     assert found.incident_class is IncidentClass.NAN_LOSS
     assert found.reasons[0] == "ann asked for nan_loss: loss looks wrong"
 
@@ -461,8 +461,8 @@ def test_every_order_of_a_crash_gives_one_answer() -> None:
         ({}, True),
     ],
 )
-def test_dcgm_tests_of_settings_accuse_nobody(evidence: dict[str, Any], sure: bool) -> None:
+def test_dcgm_tests_of_settings_accuse_no_machine(evidence: dict[str, Any], sure: bool) -> None:
     """As monitors outside report them: how a machine is set up is no fault of its GPUs."""
-    told = alert(AlertKind.DCGM_DIAG, machine="m1", epoch=None, evidence=evidence)
-    found = classify([told], JobContext(job=job(), now=NOW))
+    diagnosed = alert(AlertKind.DCGM_DIAG, machine="m1", epoch=None, evidence=evidence)
+    found = classify([diagnosed], JobContext(job=job(), now=NOW))
     assert isinstance(found, Classification) is sure

@@ -14,7 +14,7 @@ from tests.policies.make import NOW, alert, job
 POLICY = Policy.load()
 
 
-def told(kinds: dict[str, str], machines: int = 8) -> str:
+def reason(kinds: dict[str, str], machines: int = 8) -> str:
     """By machine, the kind that is reported of it."""
     alerts = [alert(AlertKind(kind), machine=name) for name, kind in kinds.items()]
     return common_cause.of_pace(alerts, job(machines), POLICY)
@@ -22,14 +22,14 @@ def told(kinds: dict[str, str], machines: int = 8) -> str:
 
 def test_as_many_as_may_be_evicted_are_no_common_cause() -> None:
     """A quarter of the job, and always one."""
-    assert told({}) == ""
-    assert told({"m1": "gpu_throttled"}, machines=2) == ""
-    assert told({"m1": "gpu_throttled", "m5": "gpu_throttled"}) == ""
+    assert reason({}) == ""
+    assert reason({"m1": "gpu_throttled"}, machines=2) == ""
+    assert reason({"m1": "gpu_throttled", "m5": "gpu_throttled"}) == ""
 
 
 def test_more_of_one_kind_are() -> None:
     """The reason has their number, the limit and the size of the job."""
-    found = told(dict.fromkeys(("m0", "m1", "m2"), "gpu_throttled"))
+    found = reason(dict.fromkeys(("m0", "m1", "m2"), "gpu_throttled"))
     assert "gpu throttled on 3 machines at once" in found
     assert "limit of 2 for 8 machines" in found
 
@@ -37,13 +37,13 @@ def test_more_of_one_kind_are() -> None:
 @pytest.mark.parametrize("kind", ["rank_log", "disk_full", "nic_down", "clock_skew"])
 def test_kinds_that_explain_no_slow_pace_do_not_count(kind: str) -> None:
     """Each has its own meaning."""
-    assert told(dict.fromkeys(("m0", "m1", "m2"), kind)) == ""
+    assert reason(dict.fromkeys(("m0", "m1", "m2"), kind)) == ""
 
 
 def test_other_kinds_and_other_jobs_machines_do_not_add_up() -> None:
     """Two hot GPUs and a port with errors are three faults; of the same machine again, one."""
-    assert told({"m0": "gpu_throttled", "m1": "gpu_throttled", "m2": "nic_errors"}) == ""
-    assert told({"m0": "gpu_throttled", "m1": "gpu_throttled", "x9": "gpu_throttled"}) == ""
+    assert reason({"m0": "gpu_throttled", "m1": "gpu_throttled", "m2": "nic_errors"}) == ""
+    assert reason({"m0": "gpu_throttled", "m1": "gpu_throttled", "x9": "gpu_throttled"}) == ""
 
 
 @pytest.mark.parametrize(

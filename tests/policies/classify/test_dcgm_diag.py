@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.policies.classify.dcgm_diag import json_in
 
-TOLD = {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": []}]}}
+OUTPUT = {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": []}]}}
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -27,7 +27,7 @@ TOLD = {"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests"
 )
 def test_text_around_it_is_left_out(before: str, indent: int | None) -> None:
     """Empty lines and indentation before it too: without its JSON a diagnosis is a failure of the tool."""
-    assert json_in(f"{before}{json.dumps(TOLD, indent=indent)}\nDone.\n") == TOLD
+    assert json_in(f"{before}{json.dumps(OUTPUT, indent=indent)}\nDone.\n") == OUTPUT
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "{", "[1, 2]", "{x}\n{y}"])

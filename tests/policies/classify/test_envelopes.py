@@ -48,10 +48,10 @@ def test_prefixes_of_several_hosts_are_learned() -> None:
     assert unwrapped(before("[alpha] ") + before("[beta] ")) == RAISED * 2
 
 
-def test_what_is_told_as_a_warning_stays_one() -> None:
+def test_what_is_logged_as_a_warning_stays_one() -> None:
     """Its lines say that the program goes on; without the prefix they would not."""
-    told = before("WARNING 04-15 00:31:11 cache.py:9] ")
-    assert unwrapped(told) == told
+    log = before("WARNING 04-15 00:31:11 cache.py:9] ")
+    assert unwrapped(log) == log
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_a_traceback_in_a_line_of_json_is_read(name: str) -> None:
 @pytest.mark.parametrize("level", ["warning", "INFO"])
 def test_a_warning_in_json_is_no_end(level: str) -> None:
     """As above."""
-    told = f"{json.dumps({'severity': level, 'exc_info': RAISED})}\n"
-    assert unwrapped(told) == told
+    log = f"{json.dumps({'severity': level, 'exc_info': RAISED})}\n"
+    assert unwrapped(log) == log
 
 
 def test_a_line_of_json_that_was_cut_is_read_as_far_as_it_goes() -> None:
     """Collectors cut at 16 KiB; the object does not end then."""
-    told = json.dumps({"exc_info": RAISED, "extra": "y" * 20_000})[: 16 << 10]
-    assert 'File "/job/a.py", line 3, in f\n' in unwrapped(told)
+    log = json.dumps({"exc_info": RAISED, "extra": "y" * 20_000})[: 16 << 10]
+    assert 'File "/job/a.py", line 3, in f\n' in unwrapped(log)
 
 
 def test_lines_that_a_runtime_keeps_are_put_together() -> None:

@@ -40,7 +40,7 @@ WORKER = {"error_type": "RuntimeError", "message": "DataLoader worker (pid 7) ex
 PORT = {"error_type": "OSError", "message": "[Errno 98] Address already in use"}
 
 
-def test_the_message_of_the_exception_is_told_by_its_first_line() -> None:
+def test_the_message_of_the_exception_is_given_by_its_first_line() -> None:
     """`RuntimeError` alone says nothing."""
     found = incident(ended(2, 1, **WORKER), reason="rank 2 on m2 ended with RuntimeError", rank=2)
     assert in_words.cause(found) == (
@@ -54,7 +54,7 @@ def test_a_message_that_the_reason_has_is_not_repeated() -> None:
     assert in_words.cause(found) == "[Errno 98] Address already in use"
 
 
-def test_what_stops_the_job_now_is_told_where_it_is_another_failure() -> None:
+def test_what_stops_the_job_now_is_named_where_it_is_another_failure() -> None:
     """The incident was opened for a loss; since then a port is taken."""
     lost = ended(1, 3, error_type="RuntimeError", message="Connection closed by peer", cascade=True)
     found = incident(lost, ended(0, 3, **PORT), ended(1, 2, signal="SIGKILL"), reason="metric jump of loss")
@@ -63,13 +63,13 @@ def test_what_stops_the_job_now_is_told_where_it_is_another_failure() -> None:
     )
 
 
-def test_the_same_failure_again_is_not_told_twice() -> None:
+def test_the_same_failure_again_is_not_reported_twice() -> None:
     """Nor is there anything to tell before the job was started again."""
     assert in_words.since(incident(ended(0, 1, **PORT), reason="x")) == ""
     assert in_words.since(incident(ended(0, 1, **PORT), ended(1, 2, **PORT), reason="x")) == ""
 
 
-def test_a_signal_that_is_heard_late_goes_before_the_exception_that_it_led_to() -> None:
+def test_a_signal_that_arrives_late_goes_before_the_exception_that_it_led_to() -> None:
     """The exception is told as well: it is what people saw first. One with no such peer is told alone."""
     first, killed = (
         ended(5, 1, error_type="RuntimeError", message="broken pipe"),

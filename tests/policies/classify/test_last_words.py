@@ -103,7 +103,7 @@ def test_progress_is_recognised(line: str) -> None:
     assert lived_on.recent(f"{DISK}\n{line}\n{PEER}\n") == f"{line}\n{PEER}\n"
 
 
-def test_a_crash_that_tells_its_step_is_no_progress() -> None:
+def test_a_crash_that_names_its_step_is_no_progress() -> None:
     """Without a loss or a pace beside it; files that are named after both are none."""
     log = f"{GPU}\nuncaught exception at step 120\nNo such file: '/ckpt/step_1300/12/loss.json'\n"
     assert lived_on.recent(log) == log
@@ -237,12 +237,12 @@ def test_the_reason_that_ray_gives_is_read() -> None:
 
 def test_why_a_module_of_transformers_is_not_imported_is_read() -> None:
     """Below the exception's own line, and below that of the import it failed in."""
-    told = "because of the following error (look up to see its traceback):\n"
+    cause = "because of the following error (look up to see its traceback):\n"
     log = (
-        f"Traceback (most recent call last):\nRuntimeError: Failed to import trl.trainer.gkd_trainer {told}"
-        f"Failed to import transformers.modeling_utils {told}/opt/lib/flash_attn.so: undefined symbol: _ZN3c10\n"
+        f"Traceback (most recent call last):\nRuntimeError: Failed to import trl.trainer.gkd_trainer {cause}"
+        f"Failed to import transformers.modeling_utils {cause}/opt/lib/flash_attn.so: undefined symbol: _ZN3c10\n"
     )
-    for text in (log, log.replace(f"Failed to import transformers.modeling_utils {told}", "")):
+    for text in (log, log.replace(f"Failed to import transformers.modeling_utils {cause}", "")):
         found = last_words.match_exception(last_words.from_log(text))
         assert found is not None
         assert found.pattern.name == "library_mismatch"

@@ -62,7 +62,7 @@ def test_what_is_cut_off_or_contradicts_itself_is_not_tested(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "active", "said", "state"),
+    ("level", "active", "shown", "state"),
     [
         ("raid5", 3, "clean, degraded", State.DEGRADED),
         ("raid5", 2, "clean, degraded", State.BROKEN),
@@ -71,10 +71,10 @@ def test_what_is_cut_off_or_contradicts_itself_is_not_tested(text: str) -> None:
         ("raid5", 4, "active, checking", State.WHOLE),
     ],
 )
-def test_mdadm_is_held_against_the_level(level: str, active: int, said: str, state: State) -> None:
+def test_mdadm_is_held_against_the_level(level: str, active: int, shown: str, state: State) -> None:
     """It may call an array degraded that has lost too much; what it calls failed is."""
     text = (
-        f"/dev/md0:\n Raid Level : {level}\n Raid Devices : 4\n State : {said}\n Active Devices : {active}\n"
+        f"/dev/md0:\n Raid Level : {level}\n Raid Devices : 4\n State : {shown}\n Active Devices : {active}\n"
     )
     found = detail(text)
     assert found is not None

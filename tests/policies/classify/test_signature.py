@@ -70,7 +70,7 @@ def test_machines_of_one_switch_are_one_place() -> None:
     assert not same(one, third)
 
 
-def test_the_only_machine_of_a_job_tells_nothing() -> None:
+def test_the_only_machine_of_a_job_distinguishes_nothing() -> None:
     """Else three kills of different ranks on one machine were one failure."""
     one, other = (of(incident(rank_exit(rank, signal="SIGKILL")), one_machine=True) for rank in (0, 1))
     assert one.machine is None

@@ -58,7 +58,7 @@ def test_one_port_that_fails_again_is_its_machine() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
-def test_while_it_may_be_the_switch_nobody_is_accused() -> None:
+def test_while_it_may_be_the_switch_no_machine_is_accused() -> None:
     """Until its two rounds are over."""
     seen = [down("m1", NOW), down("m2", NOW + 10), down("m1", NOW + 30)]
     waiting = decided(*seen, now=NOW + 30)

@@ -10,7 +10,7 @@ from holdfast.policies.classify.unloadable import reason
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("reported", "why"),
     [
         ({"error_type": "DamagedError", "message": "bytes"}, "bytes"),
         ({"error_type": "CheckpointError", "message": "model.w: no", "restoring": True}, "model.w: no"),
@@ -64,6 +64,6 @@ from holdfast.policies.classify.unloadable import reason
         ({"error_type": "ValueError", "message": "Connection closed by peer [::1]", "restoring": True}, ""),
     ],
 )
-def test_what_a_rank_said(said: dict[str, Any] | None, why: str) -> None:
+def test_what_a_rank_reported(reported: dict[str, Any] | None, why: str) -> None:
     """Only what came of loading, and is about the state."""
-    assert reason(said) == why
+    assert reason(reported) == why

@@ -31,16 +31,16 @@ def ended(rank: int, log: str = "", **evidence: object) -> Alert:
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "text"),
     [
         (ARGPARSE, "argument --lr: invalid float value: 'fast'"),
         (CLICK, "No such option: --warmup"),
         (RICH, "No such option: --warmup"),
     ],
 )
-def test_the_message_is_found(log: str, said: str) -> None:
+def test_the_message_is_found(log: str, text: str) -> None:
     """Of argparse, click and typer: a person reads it, not the whole log."""
-    assert said in usage_errors.message_of(ended(0, f"step 3 loss 1.0\n{log}"))
+    assert text in usage_errors.message_of(ended(0, f"step 3 loss 1.0\n{log}"))
     assert usage_errors.find([ended(0, log)], ranks=4)
 
 
@@ -85,12 +85,12 @@ def refused(rank: int, message: str, **evidence: object) -> Alert:
 
 def test_the_reason_of_a_refusal_is_that_of_the_rank_that_met_it() -> None:
     """The others only heard that another rank's state cannot be saved."""
-    told = refused(0, f"step 1: {planning.ON_ANOTHER_RANK}; see the log of that rank")
+    echo = refused(0, f"step 1: {planning.ON_ANOTHER_RANK}; see the log of that rank")
     assert (
-        usage_errors.refusal([told, refused(1, "state 'extra.a': a lambda")]) == "state 'extra.a': a lambda"
+        usage_errors.refusal([echo, refused(1, "state 'extra.a': a lambda")]) == "state 'extra.a': a lambda"
     )
     assert (
-        usage_errors.refusal([told])
+        usage_errors.refusal([echo])
         == "step 1: the state cannot be saved on another rank; see the log of that rank"
     )
 

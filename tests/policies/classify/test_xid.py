@@ -20,8 +20,8 @@ def of(code: int, machine: str = "m0", line: str = "") -> Alert:
 
 
 def key_errors(*ranks: int) -> list[Alert]:
-    said = {"error_type": "KeyError", "user_frame": "train.py:41 in step", "message": "'input_ids'"}
-    return [rank_exit(rank, **said) for rank in ranks]
+    evidence = {"error_type": "KeyError", "user_frame": "train.py:41 in step", "message": "'input_ids'"}
+    return [rank_exit(rank, **evidence) for rank in ranks]
 
 
 def decided(*alerts: Alert) -> Classification:

@@ -110,7 +110,7 @@ def test_the_longest_start_is_of_this_submission() -> None:
     assert longest_s([], 0.0) == 0.0
 
 
-def test_an_evaluation_that_nobody_declared_is_no_hang() -> None:
+def test_an_undeclared_evaluation_is_no_hang() -> None:
     """A job of 0.5 s steps pauses: GPUs compute, or the one rank that runs comes to other places."""
     for works in (
         {"gpu_busy": 0.97, "traffic_bytes_s": 0.0},

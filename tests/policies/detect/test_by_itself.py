@@ -104,7 +104,7 @@ def test_a_job_that_makes_its_steps_never_hangs(
     assert not judged(spins_s=spins_s, quiet_s=quiet_s, cold_s=cold_s, silent_s=silent_s).hang
 
 
-def test_facts_have_what_heartbeats_told() -> None:
+def test_facts_have_what_heartbeats_reported() -> None:
     """Vitals, and for how long they showed nothing."""
     state = RankState(rank=0, pid=1, phase="running", step_at=1.0)  # type: ignore[arg-type]
     still = Stillness(spins_s=1.0, quiet_s=2.0, cold_s=3.0)

@@ -84,7 +84,7 @@ def test_a_job_whose_session_spoke_is_judged_by_its_steps() -> None:
     assert not vote(ranks(**still), HANG).hang
 
 
-def test_facts_tell_of_the_log() -> None:
+def test_facts_have_the_silence_of_the_log() -> None:
     """An agent of an older version does not: its ranks count as ones that report."""
     state = RankState(rank=0, pid=1, phase=RankPhase.STARTING, step_at=10.0, reports=False, log_at=70.0)
     found = facts("m0", state, 100.0)

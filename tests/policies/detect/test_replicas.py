@@ -33,8 +33,8 @@ def plus(base: State, path: str, value: Callable[[int, int], int | None]) -> Sta
     """With one path more, or another value of it; where ``value`` has one."""
 
     def state(rank: int, step: int) -> dict[str, int]:
-        told = value(rank, step)
-        return base(rank, step) | ({} if told is None else {path: told})
+        digest = value(rank, step)
+        return base(rank, step) | ({} if digest is None else {path: digest})
 
     return state
 
@@ -62,8 +62,8 @@ def play(
         held = []
         for rank in ranks:
             at = place_of(rank, world, layout)
-            told = dict(sorted(state(rank, step).items()))
-            held.append(HeldState(rank, (at.tp, at.pp, at.ep), tuple(told), tuple(told.values())))
+            digests = dict(sorted(state(rank, step).items()))
+            held.append(HeldState(rank, (at.tp, at.pp, at.ep), tuple(digests), tuple(digests.values())))
         one, learned = judge(held, learned, LIMITS)
         found.append(one)
     return found
@@ -221,7 +221,7 @@ def test_it_says_where() -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=12, max_size=40), st.integers(2, 5))
-def test_a_job_whose_ranks_never_agreed_accuses_nobody(noise: list[int], world: int) -> None:
+def test_a_job_whose_ranks_never_agreed_accuses_none(noise: list[int], world: int) -> None:
     """Whatever its values are, as long as they differ in each of the first rounds and never agree three times."""
 
     def state(rank: int, step: int) -> dict[str, int]:

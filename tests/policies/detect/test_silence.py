@@ -11,7 +11,7 @@ from holdfast.policies.detect.silence import AskedPeer, why_cut_off
 
 POLICY = Policy.load().gateway
 SILENT_S = 3.0
-HEARS = Contact(heard_s=0.3, since_s=100.0)
+IN_CONTACT = Contact(heard_s=0.3, since_s=100.0)
 DEAF = Contact(heard_s=2.9, since_s=100.0)
 JUST_BACK = Contact(heard_s=0.3, since_s=1.0)
 
@@ -20,12 +20,12 @@ def asked(*contacts: Contact | None, reached: bool = True) -> list[AskedPeer]:
     return [AskedPeer(name=f"m{at}", reached=reached, contact=each) for at, each in enumerate(contacts)]
 
 
-def test_others_hear_the_gateway() -> None:
+def test_others_reach_the_gateway() -> None:
     """One is enough: it is this machine that is cut off."""
-    assert "answers m1" in why_cut_off(SILENT_S, asked(DEAF, HEARS, DEAF))
+    assert "answers m1" in why_cut_off(SILENT_S, asked(DEAF, IN_CONTACT, DEAF))
 
 
-def test_nobody_answers_at_all() -> None:
+def test_no_machine_answers_at_all() -> None:
     """Then all of this machine's network is gone."""
     assert "neither the gateway nor any of 2" in why_cut_off(SILENT_S, asked(None, None, reached=False))
 
@@ -47,12 +47,12 @@ def test_the_gateway_may_be_away(answers: list[AskedPeer]) -> None:
 
 
 @pytest.mark.parametrize("heartbeat_s", [0.1, 0.5, 2.0, 10.0])
-def test_contact_of_others_is_told_apart_at_every_heartbeat(heartbeat_s: float) -> None:
+def test_contact_of_others_is_distinguished_at_every_heartbeat(heartbeat_s: float) -> None:
     """When the lease asks, one that hears is younger than half the silence, one that lost it at once is older."""
     silent_s = silence.ASK_SHARE * silence.lease_s(heartbeat_s, POLICY)
-    hears = Contact(heard_s=heartbeat_s, since_s=1000.0)
+    in_contact = Contact(heard_s=heartbeat_s, since_s=1000.0)
     deaf = Contact(heard_s=silent_s - heartbeat_s, since_s=1000.0)
-    assert why_cut_off(silent_s, asked(hears))
+    assert why_cut_off(silent_s, asked(in_contact))
     assert not why_cut_off(silent_s, asked(deaf))
 
 
@@ -64,7 +64,7 @@ def test_a_machine_has_ended_its_ranks_before_its_lease_is_over(heartbeat_s: flo
     assert (silence.ASK_SHARE + silence.ANSWER_SHARE) * lease_s <= 0.8 * lease_s
 
 
-def test_who_hears_nobody_is_alone() -> None:
+def test_who_receives_from_no_machine_is_alone() -> None:
     """With one machine there is nothing to compare."""
     assert silence.is_alone([6.0, 6.1, 7.0], 2.5)
     assert not silence.is_alone([6.0, 0.1, 7.0], 2.5)
@@ -85,7 +85,7 @@ def test_who_hears_nobody_is_alone() -> None:
         (3600.0, 5.0),
     ],
 )
-def test_a_machine_that_hears_the_gateway_late_has_a_longer_lease(longest_s: float, lease_s: float) -> None:
+def test_a_machine_that_is_answered_late_has_a_longer_lease(longest_s: float, lease_s: float) -> None:
     """Up to the policy's longest; what no lease can cover was an outage, after which nothing is different."""
     assert silence.wanted_lease_s(0.5, POLICY, longest_s) == lease_s
 

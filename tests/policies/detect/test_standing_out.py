@@ -63,7 +63,7 @@ def test_rank_0_that_stands_out_at_every_start_prepares_what_the_others_wait_for
     assert weigh(at_start("m0", 0), mixed, [], 4, POLICY).machines == ("m0",)
 
 
-def test_nobody_stands_out() -> None:
+def test_no_rank_stands_out() -> None:
     """Nothing to weigh."""
     assert weigh(seen(), [seen("m1")], [], 4, POLICY) == weigh(seen(), [], [], 1, POLICY)
 
@@ -88,9 +88,9 @@ def test_no_order_of_hangs_drains_a_pool(hangs: list[tuple[int, float, bool]], s
     """Whoever stands out, however often: never more than the limit within any window."""
     now, past, evicted, fresh = 0.0, [], [], 0
     names = [f"m{number}" for number in range(8)]
-    for slot, pause, told in hangs:
+    for slot, pause, known in hangs:
         now += pause
-        hang = Accusation(at=now, machines=(names[slot],), ranks=(slot,) if told else ())
+        hang = Accusation(at=now, machines=(names[slot],), ranks=(slot,) if known else ())
         found = weigh(hang, past, evicted, size, POLICY)
         assert bool(found.machines) != bool(found.spared)
         past.append(hang)

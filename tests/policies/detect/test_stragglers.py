@@ -53,7 +53,7 @@ def test_small_differences_are_none() -> None:
     assert judged([*(rank(n, data=0.001) for n in range(7)), rank(7, data=0.02)]) == []
 
 
-def test_two_ranks_cannot_tell() -> None:
+def test_two_ranks_do_not_show_which_is_slow() -> None:
     """Which of them is slow?"""
     assert judged([rank(0, forward=0.1), rank(1, forward=0.9)]) == []
 

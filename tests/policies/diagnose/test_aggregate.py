@@ -83,7 +83,7 @@ def test_the_one_rank_that_does_not_wait_is_sure() -> None:
     assert "load_batch (data.py)" in answer.reasons[0]
 
 
-def test_two_ranks_of_which_one_waits_are_told_apart() -> None:
+def test_two_ranks_of_which_one_waits_are_distinguished() -> None:
     """No majority is needed when one side only waits."""
     answer = found([dump(0, REDUCE, per=1), dump(1, SLEEP, per=1)], job(machines=2, per=1))
     assert answer.suspects == ("m1",)
@@ -166,14 +166,14 @@ def test_lines_do_not_split_groups() -> None:
     assert answer.suspects == ()
 
 
-def test_all_alike_accuses_nobody() -> None:
+def test_all_alike_accuses_none() -> None:
     """A common cause."""
     answer = found([dump(r, WAIT) for r in range(8)])
     assert (answer.outliers, answer.suspects, answer.confidence) == ((), (), 0.0)
     assert answer.groups[0].dominant
 
 
-def test_the_minority_is_odd_when_nobody_waits() -> None:
+def test_the_minority_is_odd_when_none_waits() -> None:
     """Dominant groups are healthy."""
     answer = found([dump(r, SLEEP if r in (4, 5) else ("matmul", "model.py")) for r in range(8)])
     assert (answer.outliers, answer.suspects) == ((4, 5), ("m2",))
@@ -264,11 +264,11 @@ def test_a_pipeline_of_machines_with_several_ranks_goes_as_a_whole(order: str, p
 
 def test_a_pipeline_is_known_from_the_jobs_own_groups() -> None:
     """The job file says nothing of it; its processes do."""
-    told = job(machines=16, per=2, tp=2, pp=4)
+    layout = job(machines=16, per=2, tp=2, pp=4)
     plain = job(machines=16, per=2)
-    stacks = figure_7(1, told)
+    stacks = figure_7(1, layout)
     assert found(stacks, plain).suspects == ()
-    made = observed((group.ranks for group in groups(32, told.spec.parallelism)), 32)
+    made = observed((group.ranks for group in groups(32, layout.spec.parallelism)), 32)
     assert set(aggregate(stacks, plain, POLICY, made=made).suspects) == {"m1", "m5", "m9", "m13"}
 
 
@@ -349,14 +349,14 @@ THREADS = st.tuples(
 
 @given(st.lists(THREADS, max_size=30))
 def test_frames_that_are_left_out_change_no_analysis(
-    told: list[tuple[int, str, bool, tuple[str, str] | None]],
+    dumps: list[tuple[int, str, bool, tuple[str, str] | None]],
 ) -> None:
     """Those of other threads than the main ones: of a thousand machines they are gigabytes."""
     stacks = [
         dump(rank, top, thread=thread, child=child)
         if top
         else dump(rank, thread=thread, child=child, frames=())
-        for rank, thread, child, top in told
+        for rank, thread, child, top in dumps
     ]
     machines = [[each for each in stacks if each.machine == f"m{slot}"] for slot in range(4)]
     whole = found([each for mine in machines for each in mine])
@@ -421,7 +421,7 @@ def test_what_excuses_no_machine(where: tuple[int, ...], own: bool, stopped: boo
     assert len([line for line in answer.reasons if "ended by" in line]) == len(where)
 
 
-def test_threads_of_all_ranks_are_told_in_few_lines() -> None:
+def test_threads_of_all_ranks_are_named_in_few_lines() -> None:
     """Nobody stands out: the script is named."""
     answer = found([dump(r, WAIT, ended=ended(r)) for r in range(8)])
     assert answer.suspects == ()

@@ -32,13 +32,13 @@ def test_most_of_three_say_what_is_right_and_where_the_odd_one_parted() -> None:
     assert found.reasons == ("group 1 differs from 2 others: gradients of rank 0 at step 2",)
 
 
-def test_two_that_differ_accuse_nobody() -> None:
+def test_two_that_differ_accuse_none() -> None:
     """One of them is wrong; nothing says which."""
     found = compare([played(RIGHT), played("wrong")])
     assert (found.odd, found.differ) == ((), True)
 
 
-def test_others_in_size_or_hardware_are_not_compared_nor_those_that_said_nothing() -> None:
+def test_others_in_size_or_hardware_are_not_compared_nor_those_without_results() -> None:
     """They may differ by right."""
     found = compare(
         [
@@ -99,7 +99,7 @@ def test_one_machine_that_computes_wrongly_is_found_and_no_other(machines: int, 
 
 
 @given(st.integers(2, 30))
-def test_a_job_that_computes_something_else_each_time_accuses_nobody(machines: int) -> None:
+def test_a_job_that_computes_something_else_each_time_accuses_none(machines: int) -> None:
     """Every group differs from every other, in both rounds."""
     results = itertools.count()
 

@@ -43,7 +43,7 @@ def test_a_tie_of_two_is_named_as_such() -> None:
     assert "a tie of two, m0, m3 against m1, m2" in found.evidence[0]
 
 
-def test_many_different_results_accuse_nobody() -> None:
+def test_many_different_results_accuse_none() -> None:
     """Without a majority nothing is known."""
     found = judge([digest(f"m{i}", str(i)) for i in range(4)])
     assert found.suspects == ()
@@ -55,7 +55,7 @@ def test_only_equals_are_compared() -> None:
     assert judge([digest("m0", "a"), digest("m1", "a"), digest("m2", "b", "older")]).suspects == ()
 
 
-def test_slow_is_told_and_accuses_only_where_asked() -> None:
+def test_slow_is_reported_and_accuses_only_where_asked() -> None:
     """A crash is not explained by slowness."""
     findings = [*(cost(f"m{i}", 1.0) for i in range(4)), cost("m4", 2.0)]
     assert judge(findings).suspects == ()
@@ -104,7 +104,7 @@ def test_two_machines_need_a_third() -> None:
     assert judge([*first, *play(2, {1}, second)]).suspects == ("m1",)
 
 
-def test_a_bad_standby_accuses_nobody() -> None:
+def test_a_bad_standby_accuses_none() -> None:
     """Everything fails: the standby, or both, or the network."""
     first = play(2, {1}, pairing.neighbours(["m0", "m1"]))
     assert judge([*first, *play(2, {1, 7}, pairing.again(first, ["m7"]))]).suspects == ()

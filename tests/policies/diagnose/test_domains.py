@@ -64,7 +64,7 @@ def test_a_switch_whose_machines_fail_is_suspected_too() -> None:
 
 
 @pytest.mark.parametrize("repeats", [3, 1])
-def test_half_of_the_job_behind_a_slow_switch_is_told_as_well(repeats: int) -> None:
+def test_half_of_the_job_behind_a_slow_switch_is_named_as_well(repeats: int) -> None:
     """So many that no machine would be named for its pace; also where a transfer took so long that one was enough."""
     leaves = {"rack a": frozenset({"m0", "m1"}), "rack b": frozenset({"m2", "m3"})}
     findings = [each.model_copy(update={"repeats": repeats}) for each in ring(4, {"m2", "m3"})]
@@ -198,7 +198,7 @@ def test_domains_are_those_of_the_policy_and_of_the_agents(tmp_path: Path) -> No
     }
 
 
-def test_of_two_domains_with_the_same_machines_one_is_told() -> None:
+def test_of_two_domains_with_the_same_machines_one_is_named() -> None:
     """The smaller, which explains as much."""
     found = domains.shared(
         {"m0", "m1"}, {"rack k0": frozenset({"m0", "m1", "m2"}), "switch s": frozenset({"m0", "m1"})}, 0.5

@@ -70,9 +70,9 @@ def test_noise_alone_names_hardly_anybody_and_never_many(
 @given(st.lists(st.floats(0.01, 100), max_size=2))
 def test_too_few_machines_are_not_known(costs: list[float]) -> None:
     """Said so, and nobody is named."""
-    who, told = slow([product(f"m{i}", cost) for i, cost in enumerate(costs)], 1.5, LIMITS)
+    who, lines = slow([product(f"m{i}", cost) for i, cost in enumerate(costs)], 1.5, LIMITS)
     assert who == set()
-    assert not costs or "not known" in told[0]
+    assert not costs or "not known" in lines[0]
 
 
 def test_too_few_repeats_count_only_when_gross() -> None:
@@ -85,9 +85,9 @@ def test_too_few_repeats_count_only_when_gross() -> None:
 
 def test_a_busy_host_is_not_judged() -> None:
     """Others use its processors: what it measured says nothing about them."""
-    who, told = slow([*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS)
+    who, lines = slow([*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS)
     assert who == set()
-    assert told == ["pace not known on bad: they are busy with other work"]
+    assert lines == ["pace not known on bad: they are busy with other work"]
 
 
 @pytest.mark.parametrize("rate", [0.05, 10.0, 90.0])

@@ -128,7 +128,7 @@ def test_groups_that_share_no_machine_are_flaky() -> None:
     assert suspects(replay, [2], [0]).suspects == (6,)
 
 
-def test_two_machines_in_one_group_are_told_apart_exactly() -> None:
+def test_two_machines_in_one_group_are_distinguished_exactly() -> None:
     """One failing row, two failing columns."""
     replay = plan(9)
     verdict = suspects(replay, *failing(replay, {3, 4}))

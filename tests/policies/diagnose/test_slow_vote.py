@@ -41,7 +41,7 @@ def test_half_of_the_machines_cannot_be_outvoted_by_the_other_half() -> None:
         [(0,), (), (), (), ()],
     ],
 )
-def test_what_does_not_repeat_accuses_nobody(rounds: list[tuple[int, ...]]) -> None:
+def test_what_does_not_repeat_accuses_none(rounds: list[tuple[int, ...]]) -> None:
     """Once is nothing, and a tie is none."""
     assert slow_vote.decide(looks(*rounds), job(), LIMITS).suspects == ()
 

@@ -22,7 +22,7 @@ def ring(machines: int, bad: set[int], ok: bool = False) -> list[Finding]:
     return found
 
 
-def test_nothing_failed_accuses_nobody() -> None:
+def test_nothing_failed_accuses_none() -> None:
     """All checks pass: no suspect, no evidence."""
     verdict = judge(ring(4, set()))
     assert not verdict.suspects
@@ -72,14 +72,14 @@ def test_a_check_that_more_fail_than_may_be_evicted_accuses_none_of_them() -> No
     assert judge([*late, other], most=1).suspects == ("m2",)
 
 
-def test_two_machines_that_fail_together_accuse_nobody() -> None:
+def test_two_machines_that_fail_together_accuse_none() -> None:
     """With one pair there is no telling which side is bad."""
     verdict = judge(ring(2, {0}))
     assert not verdict.suspects
     assert verdict.evidence
 
 
-def test_three_in_a_ring_name_nobody_when_all_pairs_fail() -> None:
+def test_three_in_a_ring_name_none_when_all_pairs_fail() -> None:
     """When every pair fails, the network is as likely as any machine."""
     assert not judge(ring(4, {0, 1, 2, 3})).suspects
 

@@ -92,7 +92,7 @@ def test_a_wish_joins_what_takes_machines_out_until_the_job_is_being_started() -
     assert not by_hand.joins(unnamed, crash, acts())
 
 
-def test_who_asked_is_told_of_each_machine_in_its_present_life() -> None:
+def test_who_asked_is_named_for_each_machine_in_its_present_life() -> None:
     """A machine that restarted since is another one; one that the job does not use is none."""
     evidence = MINE.evidence | {"text": "smells burnt"}
     wish = MINE.model_copy(update={"incarnation": "i1", "evidence": evidence})

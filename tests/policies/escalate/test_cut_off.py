@@ -14,12 +14,12 @@ OTHERS = "m3, m4 heard the gateway late as well"
 
 
 def ended(machine: str = "m1", **evidence: object) -> Alert:
-    told = {"error_type": "CutOff", "cause": "network", "cascade": False} | evidence
-    return Alert(kind=AlertKind.RANK_EXIT, job="gpt", machine=machine, rank=1, at=1.0, evidence=told)
+    known = {"error_type": "CutOff", "cause": "network", "cascade": False} | evidence
+    return Alert(kind=AlertKind.RANK_EXIT, job="gpt", machine=machine, rank=1, at=1.0, evidence=known)
 
 
 @pytest.mark.parametrize(
-    ("late_s", "told"),
+    ("late_s", "text"),
     [
         ({}, ""),
         ({"m1": 0.0}, ""),
@@ -32,11 +32,11 @@ def ended(machine: str = "m1", **evidence: object) -> Alert:
         ({f"m{at}": 1.0 for at in range(1, 9)}, "m2, m3, m4 and 4 more heard"),
     ],
 )
-def test_others_that_were_late_at_the_same_time(late_s: dict[str, float], told: str) -> None:
+def test_others_that_were_late_at_the_same_time(late_s: dict[str, float], text: str) -> None:
     """A quarter of them at least: one of a hundred is a coincidence."""
     found = late(late_s, "m1")
-    assert str(found.get("late_elsewhere", "")).startswith(told)
-    assert bool(found) == bool(told)
+    assert str(found.get("late_elsewhere", "")).startswith(text)
+    assert bool(found) == bool(text)
 
 
 def test_a_machine_that_waited_with_others_is_spared() -> None:
@@ -76,7 +76,7 @@ def test_all_or_none_of_the_accused_are_spared() -> None:
     assert why_spared([], [ended(late_elsewhere=OTHERS)]) == ""
 
 
-def test_ranks_that_were_cut_off_everywhere_tell_of_busy_hosts() -> None:
+def test_ranks_that_were_cut_off_everywhere_point_to_busy_hosts() -> None:
     """The summary says so, where no machine is accused; not where one was cut off alone, or ended otherwise."""
     late = ended("m1", late_elsewhere=OTHERS)
     assert OTHERS in why_none([late, ended("m2", late_elsewhere=OTHERS), ended("m3", cascade=True)])

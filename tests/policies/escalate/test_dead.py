@@ -16,12 +16,12 @@ def lost(machine: str, incarnation: str = "i1") -> object:
 
 
 def test_who_refuses_gateway_and_playbook_is_dead() -> None:
-    told = [lost("m1"), lost("m2")]
-    assert dead.surely(told, LIVES, ["m1", "m2"], []) == ("m1", "m2")  # type: ignore[arg-type]
+    alerts = [lost("m1"), lost("m2")]
+    assert dead.surely(alerts, LIVES, ["m1", "m2"], []) == ("m1", "m2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("told", "unreached", "silent"),
+    ("alerts", "unreached", "silent"),
     [
         ([lost("m1")], [], []),
         ([lost("m1")], ["m1"], ["m1"]),
@@ -31,8 +31,8 @@ def test_who_refuses_gateway_and_playbook_is_dead() -> None:
     ],
     ids=["answers", "silent", "one-observer", "former-life", "left-the-job"],
 )
-def test_nobody_else_is(told: list[object], unreached: list[str], silent: list[str]) -> None:
-    assert dead.surely(told, LIVES, unreached, silent) == ()  # type: ignore[arg-type]
+def test_no_other_machine_is(alerts: list[object], unreached: list[str], silent: list[str]) -> None:
+    assert dead.surely(alerts, LIVES, unreached, silent) == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_each_place_is_refilled_once_and_only_where_standbys_are(
 
 
 @pytest.mark.parametrize(
-    ("told", "silent"),
+    ("lost", "silent"),
     [
         ([("m1", "i1", True)], {"m1"}),
         ([("m1", "i1", False)], set()),
@@ -57,7 +57,7 @@ def test_each_place_is_refilled_once_and_only_where_standbys_are(
     ],
     ids=["silent", "refused", "from-a-monitor", "former-life", "left-the-job", "refused-later"],
 )
-def test_who_was_only_silent(told: list[tuple[str, str, bool | None]], silent: set[str]) -> None:
+def test_who_was_only_silent(lost: list[tuple[str, str, bool | None]], silent: set[str]) -> None:
     alerts = [
         alert(
             AlertKind.MACHINE_LOST,
@@ -65,6 +65,6 @@ def test_who_was_only_silent(told: list[tuple[str, str, bool | None]], silent: s
             incarnation=life,
             evidence={} if each is None else {"silent": each},
         )
-        for name, life, each in told
+        for name, life, each in lost
     ]
     assert dead.only_silent(alerts, LIVES) == silent

@@ -129,7 +129,7 @@ def test_machines_of_one_switch_are_not_evicted() -> None:
     assert Rung.RETRY in climbed
 
 
-def test_without_an_accused_machine_nobody_is_evicted() -> None:
+def test_without_an_accused_machine_none_is_evicted() -> None:
     """The rung is skipped, with its reason."""
     decision = decide([], (Rung.RETRY,), kind=IncidentClass.NETWORK_FAULT)
     assert decision.rung is Rung.REPLAY

@@ -84,9 +84,9 @@ def test_both_reports_name_the_other() -> None:
     found = Classification(
         incident_class=IncidentClass.JOB_CRASH, confidence=0.9, reasons=("rank 3 was killed by SIGKILL",)
     )
-    assert "job_crash" in (told := overtake.handed_over(incident(), found))
-    assert "rank 3 was killed by SIGKILL" in told
-    assert "the job became slow" in told
+    assert "job_crash" in (reason := overtake.handed_over(incident(), found))
+    assert "rank 3 was killed by SIGKILL" in reason
+    assert "the job became slow" in reason
     assert overtake.taken_over(incident()) == (
         "gpt-1 (fail_slow) was worked on until then: the job became slow"
     )

@@ -24,9 +24,9 @@ def test_a_question_says_what_each_answer_does(incident_class: IncidentClass, tr
     asked = Question(
         whom="m1", scope=Scope.JOB, incident_class=incident_class, deadline_s=3600.0, default="refuse"
     )
-    told = question(asked, "evictions need a yes")
-    assert told.startswith("evict m1 (scope job): evictions need a yes. Yes: ")
-    assert ("which stops the job for a moment" in told) is trains
-    assert ("the job runs on as it is" in told) is trains
-    assert ("the job is started on the machines that it has" in told) is not trains
-    assert told.endswith("No answer within 60 min: refuse")
+    text = question(asked, "evictions need a yes")
+    assert text.startswith("evict m1 (scope job): evictions need a yes. Yes: ")
+    assert ("which stops the job for a moment" in text) is trains
+    assert ("the job runs on as it is" in text) is trains
+    assert ("the job is started on the machines that it has" in text) is not trains
+    assert text.endswith("No answer within 60 min: refuse")

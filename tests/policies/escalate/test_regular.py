@@ -89,8 +89,8 @@ def test_a_leak_came_with_the_version_where_the_one_before_ran_much_longer(longe
     """Who knows of an earlier version only that it ran for as long, knows nothing: it may leak as well."""
     found = regular.find(runs(20, 22, 19, 20, version="v2"), POLICY)
     assert found is not None
-    told = regular.came_with(found, "v2", "v1", longest)
-    assert bool(told) is came
+    reason = regular.came_with(found, "v2", "v1", longest)
+    assert bool(reason) is came
     if came:
-        assert told.startswith("SIGKILL comes after 19 to 22 steps of version v2, 4 times in a row")
-        assert told.endswith(f"and v1 made {longest} from one start")
+        assert reason.startswith("SIGKILL comes after 19 to 22 steps of version v2, 4 times in a row")
+        assert reason.endswith(f"and v1 made {longest} from one start")

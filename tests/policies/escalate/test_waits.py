@@ -65,14 +65,14 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
     waits = wait(missing, times)
     assert T0 < waits.next_at <= T0 + AGAIN.longest_s
     assert due(waits, seen(AGAIN.longest_s))
-    said = outlook(waits, None, AGAIN).message
-    assert said.startswith("Needs ")
-    assert "You can: `holdfast" in said
-    assert "{" not in said
+    message = outlook(waits, None, AGAIN).message
+    assert message.startswith("Needs ")
+    assert "You can: `holdfast" in message
+    assert "{" not in message
 
 
 @pytest.mark.parametrize(
-    ("missing", "known", "told"),
+    ("missing", "known", "text"),
     [
         (Missing.STANDBY, {"lacking": 1, "standbys": 1}, "1 machine stands by"),
         (Missing.STANDBY, {"lacking": 2, "standbys": 1}, ""),
@@ -92,11 +92,11 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
         (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),
     ],
 )
-def test_what_appears_is_taken_at_once(missing: Missing, known: dict[str, object], told: str) -> None:
+def test_what_appears_is_taken_at_once(missing: Missing, known: dict[str, object], text: str) -> None:
     """Only what was missing."""
     found = due(wait(missing), seen(2.0, **known))
-    assert told in found
-    assert bool(found) is bool(told)
+    assert text in found
+    assert bool(found) is bool(text)
 
 
 def test_what_appears_without_helping_does_not_loop() -> None:
@@ -148,10 +148,10 @@ def test_a_machine_that_cannot_run_is_waited_for_first() -> None:
     assert may_run_on(IncidentClass.FAIL_SLOW, Missing.APPROVAL, 0, unable=True)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(5, "5 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h")])
-def test_durations_are_as_coarse_as_needed(seconds: float, told: str) -> None:
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_durations_are_as_coarse_as_needed(seconds: float, text: str) -> None:
     """For people."""
-    assert duration(seconds) == told
+    assert duration(seconds) == text
 
 
 def test_a_machine_that_is_found_at_fault_ends_the_wait_for_an_unknown_cause() -> None:

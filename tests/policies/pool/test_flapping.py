@@ -21,7 +21,7 @@ def test_the_third_time_within_the_window_is_a_fault() -> None:
     assert flapping.why([NOW - FLAPS.window_s, NOW - 100, NOW], NOW, FLAPS) == ""
 
 
-def test_what_is_told_again_counts_once() -> None:
+def test_what_is_reported_again_counts_once() -> None:
     """A port that stays down is told at every look."""
     assert flapping.why([NOW - 30 * each for each in range(60)], NOW, FLAPS) == ""
 

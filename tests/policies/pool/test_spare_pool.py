@@ -137,7 +137,7 @@ def test_the_interval_narrows_with_history() -> None:
     assert old[1] / old[0] < 2
 
 
-def test_the_plan_tells_size_catastrophe_and_cost() -> None:
+def test_the_plan_has_size_catastrophe_and_cost() -> None:
     """1,024 machines at the prior rate: ByteRobust's four, a switch beside it, and what four standbys bring."""
     found = plan(GroupHistory(machines=1024), policy_with())
     assert (found.computed, found.target) == (4, 4)

@@ -51,7 +51,7 @@ def test_bytes_are_unknown_before_the_first_save() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "said"),
+    ("choices", "text"),
     [
         ({}, "A machine and the one that keeps its copies"),
         ({"peer": False}, "A lost machine"),
@@ -63,13 +63,13 @@ def test_bytes_are_unknown_before_the_first_save() -> None:
         ({"first_tier": FirstTier.DISK}, "refused by its digest"),
     ],
 )
-def test_what_a_choice_does_not_protect_against_is_said(choices: dict[str, Any], said: str) -> None:
+def test_what_a_choice_does_not_protect_against_is_listed(choices: dict[str, Any], text: str) -> None:
     """In words that name the fault and what it costs."""
-    assert any(said in line for line in costs(**choices).not_protected)
+    assert any(text in line for line in costs(**choices).not_protected)
 
 
 @pytest.mark.parametrize(
-    ("choices", "unsaid"),
+    ("choices", "text"),
     [
         ({}, "under way"),
         ({"disk_every_steps": 20}, "A reboot"),
@@ -77,9 +77,9 @@ def test_what_a_choice_does_not_protect_against_is_said(choices: dict[str, Any],
         ({}, "costs up to"),
     ],
 )
-def test_what_it_does_protect_against_is_not_listed(choices: dict[str, Any], unsaid: str) -> None:
+def test_what_it_does_protect_against_is_not_listed(choices: dict[str, Any], text: str) -> None:
     """The list stays short enough to be read."""
-    assert not any(unsaid in line for line in costs(**choices).not_protected)
+    assert not any(text in line for line in costs(**choices).not_protected)
 
 
 def test_every_tier_that_is_on_has_a_row() -> None:

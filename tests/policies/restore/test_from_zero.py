@@ -61,7 +61,7 @@ def test_what_follows(known: dict[str, Any], act: Consequence) -> None:
     assert decide(facts(**known), LIMITS).act is act
 
 
-def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
+def test_a_person_reads_what_was_lost_and_what_to_do() -> None:
     """What the job had, why nothing is usable, and each way on as a command."""
     decision = decide(facts(gone=("m7",)), LIMITS)
     assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.summary

@@ -17,7 +17,7 @@ NEVER = (IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION, IncidentClass.
 
 
 def start(**fields: Any) -> Start:
-    told: dict[str, Any] = {
+    known: dict[str, Any] = {
         "job": "gpt",
         "epoch": 1,
         "incarnation": "i",
@@ -29,7 +29,7 @@ def start(**fields: Any) -> Start:
         "restore": RestoreOrder(step=3, tier=Tier.MEMORY),
         "keep": True,
     }
-    return Start(**(told | fields))
+    return Start(**(known | fields))
 
 
 def test_they_wait_in_a_crash_and_not_where_memory_may_be_wrong() -> None:

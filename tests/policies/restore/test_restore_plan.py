@@ -182,7 +182,7 @@ def test_memory_anywhere_goes_before_the_own_disk_and_disk_before_s3() -> None:
     assert all(each.reason for each in (*plan.sources, *plan.fallbacks))
 
 
-def test_what_lies_on_disks_only_is_said_to_be_there() -> None:
+def test_what_lies_on_disks_only_is_named() -> None:
     """Not in memory: the agents were started anew."""
     plan = choose([*own(5, (0, 1, 2)), shard(3, 5, "m3", Tier.DISK)], [], 4, HOMES)
     assert plan.tier is Tier.MEMORY
@@ -221,7 +221,7 @@ _TIERS = st.sampled_from([Tier.MEMORY, Tier.PEER, Tier.DISK])
     st.sets(st.tuples(st.integers(1, 5), st.booleans())),
     st.none() | st.integers(0, 5),
 )
-def test_each_rank_takes_its_cheapest_source_and_nothing_is_left_unsaid(
+def test_each_rank_takes_its_cheapest_source_and_every_skipped_step_has_its_reason(
     held: set[tuple[int, int, str, Tier]], saved: set[tuple[int, bool]], bound: int | None
 ) -> None:
     """Against brute force: step, order of cost per rank, and a reason for every newer step that is known of."""

@@ -18,9 +18,9 @@ def test_a_job_that_saves_everywhere_has_nothing_to_say() -> None:
 def test_machines_with_the_same_trouble_are_one_line() -> None:
     """A few by name, the others by number; places apart, the first tier first."""
     full = [setback(Place.DISK, 10.0 + number, f"reason {number}", 2) for number in range(5)]
-    said = {f"m{number}": (each,) for number, each in enumerate(full)}
-    said["m1"] += (setback(Place.SAVE, 7.0, "no memory"),)
-    save, disk = unsaved(said)
+    reports = {f"m{number}": (each,) for number, each in enumerate(full)}
+    reports["m1"] += (setback(Place.SAVE, 7.0, "no memory"),)
+    save, disk = unsaved(reports)
     assert (save.place, save.machines, save.since) == (Place.SAVE, ("m1",), 7.0)
     assert save.told == "NOT SAVED: saves fail on m1 (1 since the last good one): no memory"
     assert (disk.count, disk.since) == (10, 10.0)

@@ -13,8 +13,8 @@ from holdfast.policies.roles.crowding import crowded
 def test_the_numbers_are_in_the_warning() -> None:
     """Of the machines that may carry it, those with most cores."""
     role = RoleSpec(script="r.py", replicas=5, cpus=4, machines=2)
-    told = crowded("rollout", role, ("m0", "m1", "m2"), {"m0": 4, "m1": 8, "m2": 6})
-    assert told.startswith(
+    warning = crowded("rollout", role, ("m0", "m1", "m2"), {"m0": 4, "m1": 8, "m2": 6})
+    assert warning.startswith(
         "roles.rollout: 5 replicas x 4 cpus are 20 threads, and 2 machines that may carry them have 14 cores"
     )
     alone = crowded(
@@ -26,7 +26,7 @@ def test_the_numbers_are_in_the_warning() -> None:
 
 
 @pytest.mark.parametrize("cores", [{}, {"m0": 1}, {"m0": 1, "m1": 0}])
-def test_nothing_is_said_where_not_all_cores_are_known(cores: dict[str, int]) -> None:
+def test_no_warning_comes_where_not_all_cores_are_known(cores: dict[str, int]) -> None:
     """An agent of an older release reports none."""
     assert not crowded("w", RoleSpec(script="r.py", replicas=100), ("m0", "m1"), cores)
     assert not crowded("w", RoleSpec(script="r.py", replicas=100), (), cores)
@@ -38,7 +38,7 @@ def test_nothing_is_said_where_not_all_cores_are_known(cores: dict[str, int]) ->
     st.integers(1, 8),
     st.integers(0, 8),
 )
-def test_it_is_said_when_they_are_too_many(cores: list[int], replicas: int, cpus: int, machines: int) -> None:
+def test_a_warning_comes_when_they_are_too_many(cores: list[int], replicas: int, cpus: int, machines: int) -> None:
     """And only then."""
     role = RoleSpec(script="r.py", replicas=replicas, cpus=cpus, machines=machines)
     names = [f"m{number}" for number in range(len(cores))]

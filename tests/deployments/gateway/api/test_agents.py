@@ -68,7 +68,7 @@ async def test_heartbeat_of_an_evicted_machine_is_stale(kit: Kit) -> None:
     assert "bad" in (await kit.beat("m0", status=409))["message"]
 
 
-async def test_released_machine_is_not_told_to_end(kit: Kit) -> None:
+async def test_released_machine_is_not_ordered_to_end(kit: Kit) -> None:
     """Before an agent is told to end the ledger is asked, not a view of half a second ago."""
     await kit.register("m0")
     kit.ledger.set_machine("m0", state=MachineState.CORDONED)

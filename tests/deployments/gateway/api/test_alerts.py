@@ -53,7 +53,7 @@ async def test_an_alert_from_a_clock_that_is_ahead_is_of_the_machines_present_li
     assert [alert.at for alert in kit.incidents()[0].alerts] == [received_at]
 
 
-async def test_a_person_who_asks_again_after_the_incident_or_for_another_class_is_heard(kit: Kit) -> None:
+async def test_a_person_who_asks_again_after_the_incident_or_for_another_class_is_answered(kit: Kit) -> None:
     """Once is enough while the incident is open, and a request that is sent twice stays one."""
     await kit.running_job()
 

@@ -87,12 +87,12 @@ async def test_machines_without_ranks_are_reported_until_the_ledger_has_it(
 ) -> None:
     """In the next round, not a minute later; and all of them together."""
     await kit.running_job()
-    heard: list[list[str | None]] = []
+    accepted: list[list[str | None]] = []
 
     async def accept_all(alerts: Iterable[Alert]) -> list[Outcome]:
         machines = [alert.machine for alert in alerts]
-        heard.append(machines)
-        if machines and heard.count(machines) == 1:
+        accepted.append(machines)
+        if machines and accepted.count(machines) == 1:
             raise UnavailableError("the ledger is away")
         return []
 
@@ -109,10 +109,10 @@ async def test_machines_without_ranks_are_reported_until_the_ledger_has_it(
         await look()
     await look()
     await look()
-    assert [machines for machines in heard if machines] == [["m0", "m1"], ["m0", "m1"]]
+    assert [machines for machines in accepted if machines] == [["m0", "m1"], ["m0", "m1"]]
 
 
-async def test_exit_that_no_event_told_is_found_in_heartbeats(kit: Kit) -> None:
+async def test_exit_that_no_event_reported_is_found_in_heartbeats(kit: Kit) -> None:
     """The event was lost with an earlier gateway: the heartbeat shows the dead rank."""
     await kit.running_job()
     ranks = [rank(0, 3, kit.clock.now()), rank(1, 3, kit.clock.now(), phase="exited", exit_code=-9)]

@@ -42,7 +42,7 @@ async def test_an_unknown_kind_is_logged_and_counted(kit: Kit, caplog: pytest.Lo
     assert kit.metric("alerts_total", kind="unknown", outcome="refused") == 1
 
 
-async def test_a_rule_without_machine_is_told_whose_job_it_named(kit: Kit) -> None:
+async def test_the_answer_to_a_rule_without_machine_names_the_missing_label(kit: Kit) -> None:
     """Prometheus put its own `job` there: that job is not to be submitted."""
     await kit.running_job()
     assert "no label `machine`" in (await send(kit, job="node"))["message"]

@@ -27,7 +27,7 @@ async def test_a_dead_machine_is_named_with_the_way_out(kit: Kit) -> None:
     assert "`holdfast evict m1 --reason WHY`" in str(answer)
 
 
-async def test_what_a_resume_ended_is_no_longer_said(kit: Kit) -> None:
+async def test_what_a_resume_ended_is_no_longer_in_the_summary(kit: Kit) -> None:
     """The incident said until now that the job stands still, and what it needs."""
     await kit.running_job()
     await kit.crash()

@@ -62,7 +62,7 @@ async def test_new_gateway_gives_agents_time_to_speak(kit: Kit) -> None:
     assert kit.incidents()[0].machine == "m1"
 
 
-async def test_gateway_that_stood_still_blames_nobody(kit: Kit) -> None:
+async def test_gateway_that_stood_still_blames_no_machine(kit: Kit) -> None:
     """After a pause of its own the gateway waits a window before it counts silence."""
     await kit.running_job()
     await _pass(kit, 1.0, speaking=("m0", "m1", "m2"))
@@ -141,10 +141,10 @@ async def test_machines_that_are_late_one_after_the_other_excuse_one_silence_onc
     """Of a thousand machines one is late in every window: no hang of their job would be seen."""
     await kit.running_job()
     last = await _trained(kit)
-    for heard, rounds in (((1,), 20), ((0, 1), 70), ((0,), 20)):
+    for speaking, rounds in (((1,), 20), ((0, 1), 70), ((0,), 20)):
         for _ in range(rounds):
             kit.clock.advance(0.5)
-            for number in heard:
+            for number in speaking:
                 kit.gateway.hangs.observe(_stuck_beat(number, last, kit.clock.now()))
     for number in range(2):
         await kit.beat(f"m{number}", _stuck(number, last))

@@ -50,7 +50,7 @@ async def test_alertmanager_resolved_never_acts(kit: Kit) -> None:
     assert not kit.incidents()
 
 
-async def test_alertmanager_refusals_are_told_one_by_one(kit: Kit) -> None:
+async def test_alertmanager_refusals_are_answered_one_by_one(kit: Kit) -> None:
     """Unknown kinds, jobs and numbers that are none are answered; the good one in between acts."""
     await kit.running_job()
     body = _webhook(

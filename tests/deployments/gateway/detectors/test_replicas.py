@@ -25,12 +25,12 @@ class Job:
                 rank: {"model.w": step * 7 + (rank in self.flipped) * (100 + rank), "model.v": step * 3}
                 for rank in RANKS[machine]
             }
-            await self.tell(machine, StateDigests.of(step, held), epoch)
+            await self.send(machine, StateDigests.of(step, held), epoch)
         await self.kit.gateway.replicas.tick()
         await self.kit.settled()
 
-    async def tell(self, machine: str, told: StateDigests, epoch: int = 1) -> None:
-        report = Report(machine=machine, incarnation="i1", job=JOB, epoch=epoch, holds=(told,))
+    async def send(self, machine: str, digests: StateDigests, epoch: int = 1) -> None:
+        report = Report(machine=machine, incarnation="i1", job=JOB, epoch=epoch, holds=(digests,))
         await self.kit.post("/v1/agents/events", report.model_dump(mode="json"))
 
     def incident(self) -> Incident | None:
@@ -74,7 +74,7 @@ async def test_it_is_one_incident_however_often_it_is_seen(kit: Kit) -> None:
     assert _last_good_step(found, Request(job=JOB)) == 8
 
 
-async def test_nobody_is_named_when_nobody_can_say(kit: Kit) -> None:
+async def test_no_machine_is_named_where_none_is_known(kit: Kit) -> None:
     """Two of four, each another way."""
     job = await running(kit)
     for step in (1, 2, 4, 8):
@@ -92,13 +92,13 @@ async def test_a_machine_speaks_of_its_own_ranks_and_of_this_epoch(kit: Kit) -> 
     for step in (1, 2, 4, 8):
         await job.save(step)
     foreign = {rank: {"model.w": 1, "model.v": 48} for rank in (0, 1, 2, 3)}
-    await job.tell("m1", StateDigests.of(16, foreign))
+    await job.send("m1", StateDigests.of(16, foreign))
     job.flipped = {3}
     await job.save(16, epoch=7)
     assert job.incident() is None
 
 
-async def test_a_step_at_which_the_odd_rank_did_not_tell_is_not_good_for_it(kit: Kit) -> None:
+async def test_a_step_at_which_the_odd_rank_did_not_report_is_not_good_for_it(kit: Kit) -> None:
     """It may have been odd then already."""
     job = await running(kit)
     for step in (1, 2, 4, 8):
@@ -112,7 +112,7 @@ async def test_a_step_at_which_the_odd_rank_did_not_tell_is_not_good_for_it(kit:
     assert _last_good_step(found, Request(job=JOB)) == 8
 
 
-async def test_a_machine_that_does_not_tell_keeps_no_other_from_being_compared(kit: Kit) -> None:
+async def test_a_machine_that_does_not_report_keeps_no_other_from_being_compared(kit: Kit) -> None:
     """Its ranks are left out once newer steps are told."""
     job = await running(kit)
     for step in (1, 2, 4, 8, 16, 32, 64):

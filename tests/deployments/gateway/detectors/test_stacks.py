@@ -51,11 +51,11 @@ def test_a_digest_covers_all_threads_of_a_rank_and_no_children() -> None:
 
 async def test_stacks_are_digested_machine_by_machine(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a thousand machines together are half a gigabyte; one that does not answer is left out."""
-    told = {number: [dump(number, 1), dump(number, 2, thread="T")] for number in (0, 1)}
+    dumps_of = {number: [dump(number, 1), dump(number, 2, thread="T")] for number in (0, 1)}
     at_once: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        mine = told.get(int(request.url.host.removeprefix("m")))
+        mine = dumps_of.get(int(request.url.host.removeprefix("m")))
         if mine is None:
             return httpx.Response(503)
         return httpx.Response(200, content=TypeAdapter(list[StackDump]).dump_json(mine))
@@ -68,7 +68,7 @@ async def test_stacks_are_digested_machine_by_machine(kit: Kit, monkeypatch: pyt
     job = await kit.running_job(machines=3)
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         found = await HttpStacks(http, "secret").read(job, kit.gateway.site.fleet.machines)
-    assert found == digests([*told[0], *told[1]])
+    assert found == digests([*dumps_of[0], *dumps_of[1]])
     assert at_once == [2, 2]
 
 

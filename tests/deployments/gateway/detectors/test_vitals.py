@@ -11,9 +11,9 @@ TRAINS = Vitals(gpu_busy=0.98, sm_active=0.9, tensor_active=0.5, traffic_bytes_s
 SPINS = Vitals(gpu_busy=1.0, sm_active=0.1, tensor_active=0.0, traffic_bytes_s=10.0)
 
 
-def signs(*told: tuple[float, Vitals | None], life: str = "e1") -> VitalSigns:
+def signs(*readings: tuple[float, Vitals | None], life: str = "e1") -> VitalSigns:
     found = VitalSigns(Policy.load().hang)
-    for at, vitals in told:
+    for at, vitals in readings:
         found.observe("m0", life, vitals, at)
     return found
 
@@ -35,7 +35,7 @@ def test_what_never_showed_anything_shows_nothing_by_that() -> None:
     assert found.still("m0") == Stillness()
 
 
-def test_what_is_not_told_is_not_counted() -> None:
+def test_what_is_not_reported_is_not_counted() -> None:
     """No GPUs, no ports, GPUs without such counters; a gap ends what was counted."""
     blind = Vitals(gpu_busy=1.0, traffic_bytes_s=0.0)
     assert signs((0.0, TRAINS), (2.0, blind), (9.0, blind)).still("m0") == Stillness(quiet_s=7.0)

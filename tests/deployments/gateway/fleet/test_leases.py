@@ -45,7 +45,7 @@ async def test_a_longer_lease_is_on_record_before_it_is_granted(job: Kit) -> Non
     assert job.ledger.machine("m0").lease_s == 0.0
 
 
-async def test_agents_are_told_what_is_no_delay(job: Kit) -> None:
+async def test_agents_receive_what_is_no_delay(job: Kit) -> None:
     """They leave it out of the silence that they report."""
     answer = await job.beat("m1")
     assert answer["longest_delay_s"] == pytest.approx(LONG_S + job.gateway.site.settings.heartbeat_s)

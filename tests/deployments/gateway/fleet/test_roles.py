@@ -268,24 +268,24 @@ async def test_a_replica_without_an_address_works_again_once_it_has_lasted(kit: 
     assert not kit.ledger.places(JOB).places[0].tried
 
 
-async def test_a_role_with_more_threads_than_cores_is_told_of(kit: Kit) -> None:
+async def test_a_role_with_more_threads_than_cores_has_a_warning(kit: Kit) -> None:
     """By what the machines of the job report, from the next look on; an agent that reports none silences it."""
     await with_roles(kit, rollout=ROLLOUT)
 
-    async def told(*cores: int) -> str:
+    async def warning(*cores: int) -> str:
         for name, number in zip(("m0", "m1"), cores, strict=True):
             beat = Heartbeat(machine=name, incarnation="i1", at=kit.clock.now(), cores=number)
             await kit.post("/v1/agents/heartbeat", beat.model_dump(mode="json"))
         status = (await kit.get(f"/v1/jobs/{JOB}/history"))["status"]
         return str(status["roles"][0]["crowded"])
 
-    assert await told(2, 2) == ""
+    assert await warning(2, 2) == ""
     await kit.post(f"/v1/jobs/{JOB}/roles/rollout/scale", {"replicas": 5})
-    assert "5 replicas x 1 cpus are 5 threads, and 2 machines that may carry them have 4 cores" in await told(
+    assert "5 replicas x 1 cpus are 5 threads, and 2 machines that may carry them have 4 cores" in await warning(
         2, 2
     )
-    assert await told(2, 0) == ""
-    assert await told(2, 3) == ""
+    assert await warning(2, 0) == ""
+    assert await warning(2, 3) == ""
 
 
 async def test_replicas_are_kept_in_domains_of_their_own(kit: Kit) -> None:
@@ -315,8 +315,8 @@ async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
         await machines.look()
         await machines.beat("m0", "m1")
         assert len([*machines.on("m0"), *machines.on("m1")]) == replicas
-    told = await kit.post(f"/v1/jobs/{JOB}/roles/cache/scale", {"replicas": 1}, status=409)
-    assert "its roles are rollout" in str(told)
+    refusal = await kit.post(f"/v1/jobs/{JOB}/roles/cache/scale", {"replicas": 1}, status=409)
+    assert "its roles are rollout" in str(refusal)
     assert kit.runs.created == []
 
 
@@ -442,8 +442,8 @@ async def test_a_job_without_room_for_its_roles_is_refused(kit: Kit) -> None:
         "ranks_per_machine": 1,
         "roles": {"rollout": {"script": "rollout.py", "replicas": 0}},
     }
-    told = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}, status=409)
-    assert "roles.rollout.replicas = 0: expected at least 1" in str(told)
+    refusal = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}, status=409)
+    assert "roles.rollout.replicas = 0: expected at least 1" in str(refusal)
     assert kit.ledger.jobs() == []
 
 

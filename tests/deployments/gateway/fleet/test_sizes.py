@@ -48,8 +48,8 @@ async def test_a_person_scales_a_job(kit: Kit) -> None:
 async def test_what_cannot_be_is_refused_at_once(kit: Kit) -> None:
     """Nothing is started for it."""
     await elastic(kit)
-    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 5}, status=409)
-    assert "machines = 5: expected 1 to 4, as the job file says" in str(told)
+    refusal = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 5}, status=409)
+    assert "machines = 5: expected 1 to 4, as the job file says" in str(refusal)
     same = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2})
     assert "has 2 machines already" in str(same)
     kit.ledger.set_job(JOB, state=JobState.STOPPED)
@@ -73,8 +73,8 @@ async def test_a_job_that_does_not_run_is_not_scaled(kit: Kit, state: JobState, 
 
 async def test_a_job_of_one_size_goes_to_zero_and_to_no_other(kit: Kit) -> None:
     await kit.running_job()
-    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, status=409)
-    assert "It is not elastic" in str(told)
+    refusal = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, status=409)
+    assert "It is not elastic" in str(refusal)
     await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 0})
     await kit.settled()
     assert asked(kit) == [0]
@@ -84,8 +84,8 @@ async def test_a_job_at_zero_needs_machines_that_stand_by(kit: Kit) -> None:
     await elastic(kit, standbys=0)
     kit.ledger.set_job(JOB, state=JobState.SCALED_TO_ZERO, machines=())
     await kit.gateway.site.refresh()
-    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2}, status=409)
-    assert "wants 2 machines, 0 stand by" in str(told)
+    refusal = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2}, status=409)
+    assert "wants 2 machines, 0 stand by" in str(refusal)
 
 
 async def test_it_grows_back_when_a_machine_stands_by_and_it_has_settled(kit: Kit) -> None:

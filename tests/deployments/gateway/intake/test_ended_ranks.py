@@ -29,9 +29,9 @@ async def test_it_is_named_where_the_others_lost_it(kit: Kit, *, beats: bool) ->
     await _ends(kit, "m0", 1)
     if beats:
         await kit.beat("m1")
-    told = await _lose_it(kit, 0, 2, 3)
+    reason = await _lose_it(kit, 0, 2, 3)
     assert (
-        told
+        reason
         == "rank 1 ended with status 0 before the others, by the job's own doing; ranks [0, 2, 3] lost a peer"
     )
 

@@ -97,7 +97,7 @@ async def test_few_echoes_wait_and_the_root_behind_them_only(kit: Kit, slow_ledg
     assert kit.incidents()[0].machine == "m1"
 
 
-async def test_too_many_others_are_told_to_come_again() -> None:
+async def test_too_many_others_are_asked_to_come_again() -> None:
     """Bounded, and free again afterwards."""
     known = JobQueue()
     async with known.of_decision(JOB):

@@ -41,12 +41,12 @@ def test_a_clock_that_is_ahead_does_not_make_an_alert_of_the_future() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "text"),
     [({}, "kind"), ({"kind": "bang"}, "'bang'"), ({"kind": "hang", "rank": "x"}, "rank = 'x'")],
 )
-def test_what_is_no_alert_is_refused(payload: dict[str, Any], said: str) -> None:
+def test_what_is_no_alert_is_refused(payload: dict[str, Any], text: str) -> None:
     """With the field and the value."""
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=text):
         parsed(**payload)
 
 

@@ -113,8 +113,8 @@ async def test_a_playbook_that_sleeps_is_given_up_after_two_runs(own: Kit) -> No
 
 async def fan_alert(kit: Kit) -> None:
     """The site's own monitor reports a fan."""
-    told = await kit.alert(kind="host_fault", machine="m0", incarnation="i1", evidence={"check": "fan"})
-    assert told["outcome"] == "opened"
+    answer = await kit.alert(kind="host_fault", machine="m0", incarnation="i1", evidence={"check": "fan"})
+    assert answer["outcome"] == "opened"
     assert [each.incident_class for each in kit.incidents()] == ["fan_fault"]
     kit.ledger.set_job(JOB, state=JobState.RECOVERING)
 

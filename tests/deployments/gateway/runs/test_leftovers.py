@@ -47,7 +47,7 @@ async def test_the_run_of_an_attempt_that_another_one_followed_is_cancelled(kit:
     assert kit.runs.runs[SECOND].phase is RunPhase.RUNNING
 
 
-async def test_a_run_that_goes_on_before_it_is_cancelled_is_not_told_as_cancelled(
+async def test_a_run_that_goes_on_before_it_is_cancelled_is_not_reported_as_cancelled(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A person's answer came between the look at it and its end."""

@@ -29,7 +29,7 @@ async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> Non
     assert len(kit.runs.offline_started) == 1
 
 
-async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect(
+async def test_a_deleted_deployment_is_reported_to_a_person_and_its_incident_runs_without_prefect(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log once, the status and the incident: Prefect answers, but would run nothing."""

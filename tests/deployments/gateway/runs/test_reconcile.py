@@ -36,7 +36,7 @@ async def test_deleted_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
     assert kit.runs.created == [FIRST, SECOND]
 
 
-async def test_run_that_nobody_starts_is_followed_by_the_next_attempt(kit: Kit) -> None:
+async def test_run_that_is_never_started_is_followed_by_the_next_attempt(kit: Kit) -> None:
     """Pending or scheduled for longer than the policy's patience."""
     await kit.running_job()
     await kit.crash()

@@ -103,7 +103,7 @@ async def test_found_during_another_incident_it_joins(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome", "told"),
+    ("reports", "outcome", "text"),
     [
         ({}, RehearsalOutcome.UNTESTED, "not tested: no rank runs"),
         (
@@ -135,9 +135,9 @@ async def test_found_during_another_incident_it_joins(kit: Kit) -> None:
     ],
 )
 def test_one_answer_is_made_of_what_machines_say(
-    said: dict[str, Rehearsed | None], outcome: RehearsalOutcome, told: str
+    reports: dict[str, Rehearsed | None], outcome: RehearsalOutcome, text: str
 ) -> None:
     """A failure anywhere counts; proven only when every machine is."""
-    found = restorable(said)
+    found = restorable(reports)
     assert found.outcome is outcome
-    assert told in found.told
+    assert text in found.told

@@ -72,7 +72,7 @@ async def test_machines_that_a_person_evicts_are_no_longer_in_the_way(kit: Kit) 
     assert kit.runs.created == [FIRST, SECOND]
 
 
-async def test_machines_that_are_heard_again_after_a_silence_count(kit: Kit) -> None:
+async def test_machines_that_answer_again_after_a_silence_count(kit: Kit) -> None:
     """Not those that were heard all the time: then something else is in the way."""
     await given_up(kit, Missing.CONTACT)
     for name in ("m0", "m1"):
