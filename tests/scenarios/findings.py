@@ -201,10 +201,10 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "a deleted deployment was noticed by no person": (
         "tests/deployments/gateway/runs/test_prefect_away.py::"
-        "test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect",
+        "test_a_deleted_deployment_is_reported_to_a_person_and_its_incident_runs_without_prefect",
     ),
     "a run that no worker starts (a paused deployment) was waited for": (
-        "tests/deployments/gateway/runs/test_reconcile.py::test_run_that_nobody_starts_is_followed_by_the_next_attempt",
+        "tests/deployments/gateway/runs/test_reconcile.py::test_run_that_is_never_started_is_followed_by_the_next_attempt",
     ),
     "the example playbook left clocks lowered": (
         "examples/playbooks/tests/test_thermal_throttling.py::test_the_attempt_after_a_killed_one_lets_the_clocks_go",
