@@ -35,8 +35,8 @@ def show(console: Console, found: Sequence[Score]) -> int:
     amiss = [each for each in found if not each.right or each.accuses_wrongly]
     for each in amiss:
         label = f"{each.item.expect} {each.item.beside}".strip()
-        said = f"{each.answer.said} {each.answer.beside}".strip()
-        console.print(f"[red]{each.item.id}[/red]: expected {label}, got {said}", highlight=False)
+        got = f"{each.answer.found_class} {each.answer.beside}".strip()
+        console.print(f"[red]{each.item.id}[/red]: expected {label}, got {got}", highlight=False)
     return len(amiss)
 
 

@@ -25,7 +25,7 @@ POLICY = Policy.load()
 JOB = job(machines=4, per=2)
 MACHINE = "m1"
 RANK = 2
-_UNTOLD = {
+_WITHOUT_CAUSE = {
     "exit_code": 1,
     "error_type": "RuntimeError",
     "message": "it failed",
@@ -37,7 +37,7 @@ _UNTOLD = {
 class Answer:
     """What came out."""
 
-    said: str
+    found_class: str
     """A class, ``echo`` or ``nothing``."""
     beside: str = ""
     accused: tuple[str, ...] = ()
@@ -62,13 +62,13 @@ def score(item: Item, folder: Path) -> Score:
     """Run and judge one item."""
     found = answer(item, folder)
     beside = item.beside or (item.expect if item.expect != NOTHING else IncidentClass.JOB_CRASH.value)
-    right = found.said == item.expect
+    right = found.found_class == item.expect
     right &= item.counts is None or found.counts is item.counts
     if item.kind is Kind.KERNEL or item.kind in TOOLS:
         right &= found.beside == beside
     if item.kind in TOOLS:
         right &= (found.tested, sorted(found.alerts)) == (item.tested, sorted(item.alerts))
-    blamed = {found.said, found.beside}
+    blamed = {found.found_class, found.beside}
     allowed = {item.expect, beside}
     machine = IncidentClass.MACHINE_FAULT.value
     wrong = bool(found.accused) and machine not in allowed
@@ -80,8 +80,8 @@ def score(item: Item, folder: Path) -> Score:
 def answer(item: Item, folder: Path) -> Answer:
     """What production makes of the item."""
     if item.kind is Kind.DCGM_DIAG:
-        told = dcgm_diag.json_in(item.text)
-        verdict = judge_findings(dcgm_diag.judge(MACHINE, told) if told is not None else [])
+        output = dcgm_diag.json_in(item.text)
+        verdict = judge_findings(dcgm_diag.judge(MACHINE, output) if output is not None else [])
         return Answer(
             IncidentClass.MACHINE_FAULT.value if verdict.suspects else NOTHING, accused=verdict.suspects
         )
@@ -100,9 +100,9 @@ def _both(alerts: list[Alert]) -> Answer:
     """By themselves, and beside an exit that names no cause."""
     alone = _of(*alerts)
     ended = Alert(
-        kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=_UNTOLD
+        kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=_WITHOUT_CAUSE
     )
-    return Answer(alone.said, beside=_of(*alerts, ended).said, accused=alone.accused)
+    return Answer(alone.found_class, beside=_of(*alerts, ended).found_class, accused=alone.accused)
 
 
 def _of(*alerts: Alert) -> Answer:

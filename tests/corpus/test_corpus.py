@@ -21,7 +21,7 @@ def judged() -> list[Score]:
     return scores()
 
 
-def test_nobody_is_accused_wrongly(judged: list[Score]) -> None:
+def test_no_machine_is_accused_wrongly(judged: list[Score]) -> None:
     """No machine is evicted at once and no code is blamed that the label does not name."""
     assert [each.item.id for each in judged if each.accuses_wrongly] == []
 
@@ -43,7 +43,7 @@ def test_what_is_known_as_wrong_still_is(judged: list[Score]) -> None:
     assert {each.item.id for each in judged if each.right} & KNOWN_WRONG == set()
 
 
-def test_items_are_told_apart_and_have_a_source() -> None:
+def test_items_are_distinct_and_have_a_source() -> None:
     """One id each; facts without a source are no material."""
     assert len({item.id for item in ITEMS}) == len(ITEMS)
     assert all(item.source for item in ITEMS)
@@ -59,7 +59,7 @@ def test_every_pattern_of_the_kernel_log_matches_a_real_line() -> None:
 def test_every_pattern_of_rank_logs_matches_a_real_line() -> None:
     """As the rank's last words or as a line of its log."""
     patterns = registry(RANK_LOG_FILE)
-    matched = {found.pattern.name for item in ITEMS for found in _said(item)}
+    matched = {found.pattern.name for item in ITEMS for found in _matches(item)}
     _all_matched(patterns.patterns, matched)
 
 
@@ -68,7 +68,7 @@ def _all_matched(patterns: Iterable[object], matched: set[str]) -> None:
     assert names - matched == set()
 
 
-def _said(item: Item) -> list[last_words.Match]:
+def _matches(item: Item) -> list[last_words.Match]:
     if item.kind is not Kind.EXIT:
         return []
     found = registry(RANK_LOG_FILE).matches(item.text)
@@ -78,16 +78,16 @@ def _said(item: Item) -> list[last_words.Match]:
     module = str(error.pop("module", ""))
     if error:
         error.setdefault("traceback", f"{module + '.' if module else ''}{error['error_type']}: ")
-        found += [said] if (said := last_words.match_exception(error)) else []
+        found += [match] if (match := last_words.match_exception(error)) else []
     return found
 
 
 def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
     """The control: a lost GPU labelled harmless is a wrong accusation, a harmless one labelled lost is only wrong."""
     lost = next(item for item in ITEMS if item.id == "k-bus")
-    said = score(lost.model_copy(update={"expect": "nothing"}), tmp_path)
-    assert (said.right, said.accuses_wrongly) == (False, True)
+    judgement = score(lost.model_copy(update={"expect": "nothing"}), tmp_path)
+    assert (judgement.right, judgement.accuses_wrongly) == (False, True)
     assert answer(lost, tmp_path).accused
     harmless = next(item for item in ITEMS if item.id == "x-63")
-    said = score(harmless.model_copy(update={"expect": "machine_fault"}), tmp_path)
-    assert (said.right, said.accuses_wrongly) == (False, False)
+    judgement = score(harmless.model_copy(update={"expect": "machine_fault"}), tmp_path)
+    assert (judgement.right, judgement.accuses_wrongly) == (False, False)

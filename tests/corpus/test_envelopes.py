@@ -26,8 +26,8 @@ def _each(prefix: str) -> Callable[[str], str]:
 
 def _json_line(text: str) -> str:
     before, _, raised = text.partition(START)
-    told = {"asctime": "2025-03-04 10:11:13", "levelname": "ERROR", "message": "training failed"}
-    return f"{before}{json.dumps({**told, 'exc_info': START + raised.rstrip()})}\n"
+    fields = {"asctime": "2025-03-04 10:11:13", "levelname": "ERROR", "message": "training failed"}
+    return f"{before}{json.dumps({**fields, 'exc_info': START + raised.rstrip()})}\n"
 
 
 def _docker(text: str) -> str:
@@ -67,8 +67,8 @@ def test_what_is_around_the_lines_changes_no_verdict(envelope: str, tmp_path: Pa
     for item in ENDS:
         plain = answer(item, tmp_path)
         wrapped = answer(item.model_copy(update={"text": ENVELOPES[envelope](item.text)}), tmp_path)
-        if (plain.said, plain.counts) != (wrapped.said, wrapped.counts):
-            changed[item.id] = f"{plain.said} {plain.counts}, {envelope}: {wrapped.said} {wrapped.counts}"
+        if (plain.found_class, plain.counts) != (wrapped.found_class, wrapped.counts):
+            changed[item.id] = f"{plain.found_class} {plain.counts}, {envelope}: {wrapped.found_class} {wrapped.counts}"
     assert changed == {}
 
 

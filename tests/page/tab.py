@@ -43,11 +43,11 @@ class Tab:
 
     async def run(self, script: str) -> Any:
         """The value of a JavaScript expression; promises are awaited."""
-        told = await self.call(
+        answer = await self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     async def until(self, condition: str) -> Any:
         """Wait until an expression is true; its value."""
@@ -121,20 +121,20 @@ class Tab:
 
     async def _read(self) -> None:
         async for message in self._socket:
-            told = json.loads(message)
-            if "id" in told:
-                answer = self._answers.pop(told["id"])
-                if "error" in told:
-                    answer.set_exception(AssertionError(told["error"]))
+            content = json.loads(message)
+            if "id" in content:
+                answer = self._answers.pop(content["id"])
+                if "error" in content:
+                    answer.set_exception(AssertionError(content["error"]))
                 else:
-                    answer.set_result(told["result"])
-            elif told["method"] == "Network.requestWillBeSent":
-                self.requests.append(told["params"]["request"]["url"])
-            elif told["method"] == "Runtime.exceptionThrown":
-                details = told["params"]["exceptionDetails"]
+                    answer.set_result(content["result"])
+            elif content["method"] == "Network.requestWillBeSent":
+                self.requests.append(content["params"]["request"]["url"])
+            elif content["method"] == "Runtime.exceptionThrown":
+                details = content["params"]["exceptionDetails"]
                 self.errors.append(details.get("exception", {}).get("description", details["text"]))
-            elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["source"] == "security":
-                self.errors.append(told["params"]["entry"]["text"])
+            elif content["method"] == "Log.entryAdded" and content["params"]["entry"]["source"] == "security":
+                self.errors.append(content["params"]["entry"]["text"])
 
 
 @asynccontextmanager

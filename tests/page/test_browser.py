@@ -94,8 +94,8 @@ async def test_every_view_asks_this_host_only_and_has_the_basics(site: tuple[Kit
 async def test_a_foreign_request_would_be_refused_and_seen(site: tuple[Kit, Tab, str]) -> None:
     """The control: the policy stops other hosts, inline scripts and markup made of text."""
     _, tab, _ = site
-    said = await tab.run("fetch('http://localhost:9/x').then(() => 'went', error => error.name)")
-    assert said == "TypeError"
+    outcome = await tab.run("fetch('http://localhost:9/x').then(() => 'went', error => error.name)")
+    assert outcome == "TypeError"
     assert await tab.run("try { document.body.innerHTML = '<b>x</b>'; 'set' } catch { 'threw' }") == "threw"
     await tab.run(
         "(() => { const s = document.createElement('div'); document.body.append(s);"
@@ -145,7 +145,7 @@ async def test_hostile_text_stays_text(kit: Kit) -> None:
         assert tab.errors == []
 
 
-async def test_wrong_secret_is_said_in_the_dialog(kit: Kit) -> None:
+async def test_wrong_secret_is_shown_in_the_dialog(kit: Kit) -> None:
     """And the right one opens the page."""
     await kit.register("m0")
     async with served(kit) as address, browser() as tab:
@@ -227,16 +227,16 @@ async def test_ranks_are_reached_by_keyboard(site: tuple[Kit, Tab, str]) -> None
     await tab.run("document.querySelector('.part.ranks canvas').focus()")
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         await tab.key(key)
-    said = await tab.run("document.querySelector('.part.ranks [aria-live]').textContent")
-    assert said.startswith("rank 17 on m2: running")
-    assert "TP 1, PP 0, DP 2" in said
+    line = await tab.run("document.querySelector('.part.ranks [aria-live]').textContent")
+    assert line.startswith("rank 17 on m2: running")
+    assert "TP 1, PP 0, DP 2" in line
     await tab.key("ArrowUp")
     await tab.key("Enter")
     for text in ("Rank 16 TP 0, PP 0, DP 2", "illegal memory access", "Its copy is kept by", "TP 2"):
         await tab.sees(text)
 
 
-async def test_a_gateway_that_is_away_is_said(kit: Kit) -> None:
+async def test_a_gateway_that_is_away_is_shown(kit: Kit) -> None:
     """What is shown is then old, and the page says so."""
     await kit.register("m0")
     async with browser() as tab:
@@ -246,7 +246,7 @@ async def test_a_gateway_that_is_away_is_said(kit: Kit) -> None:
         await tab.sees("the gateway does not answer")
 
 
-async def test_an_incident_is_told_in_words(kit: Kit) -> None:
+async def test_an_incident_is_shown_in_words(kit: Kit) -> None:
     """No JSON, no seconds since 1970; who only lost a peer is folded; what comes next stands on top."""
     await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
     found = Classification(

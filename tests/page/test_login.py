@@ -145,7 +145,7 @@ async def test_every_route_that_changes_something_is_closed_to_a_login_or_listed
     }
 
 
-async def test_a_cookie_is_nobodys_after_logout(kit: Kit) -> None:
+async def test_a_cookie_is_of_no_person_after_logout(kit: Kit) -> None:
     """A copy of it too, in this gateway and in the one that leads after it; other logins of the same person stay."""
     async with browser(kit) as client, browser(kit) as other:
         headers = {CSRF_HEADER: await login(client)}
@@ -218,7 +218,7 @@ async def test_every_act_by_the_command_line_is_in_the_audit(kit: Kit) -> None:
     assert acts[3].outcome.startswith("now stopped")
 
 
-def test_forged_foreign_and_old_cookies_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_foreign_and_old_cookies_are_of_no_person(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cookie of another secret, a changed one, and one of yesterday."""
     sessions = Sessions("secret", 1, life_s=60)
     cookie, session = sessions.login("secret", "ada")

@@ -37,7 +37,7 @@ VENDORED = {
 }
 
 
-async def test_overview_tells_jobs_machines_and_what_waits(kit: Kit) -> None:
+async def test_overview_has_jobs_machines_and_what_waits(kit: Kit) -> None:
     """One answer for the first view."""
     await big_job(kit)
     view = await kit.get("/v1/page/overview")
@@ -85,7 +85,7 @@ async def test_incidents_are_listed_with_how_many_there_are(kit: Kit) -> None:
     assert [row["id"] for row in newest] == ["gpt-1"]
 
 
-async def test_late_heartbeats_are_told_before_a_machine_is_lost(kit: Kit) -> None:
+async def test_late_heartbeats_are_shown_before_a_machine_is_lost(kit: Kit) -> None:
     """Once one is overdue; no word of machines that are heard, or out of service."""
     await kit.running_job(machines=2, standbys=1)
     for machine in ("m0", "m1", "m2"):
@@ -100,8 +100,8 @@ async def test_late_heartbeats_are_told_before_a_machine_is_lost(kit: Kit) -> No
         "m1": None,
         "m2": None,
     }
-    told = {each["name"]: each["late_s"] for each in (await kit.get("/v1/status"))["machines"]}
-    assert told == {"m0": late, "m1": None, "m2": None}
+    late_s = {each["name"]: each["late_s"] for each in (await kit.get("/v1/status"))["machines"]}
+    assert late_s == {"m0": late, "m1": None, "m2": None}
 
 
 async def test_job_view_is_a_curve_with_incidents(kit: Kit) -> None:
@@ -140,7 +140,7 @@ async def test_slow_machine_stands_out_in_its_phase(kit: Kit) -> None:
     assert view["errors"]["8"].startswith("RuntimeError: CUDA error")
 
 
-async def test_silent_and_ended_ranks_are_told_apart(kit: Kit) -> None:
+async def test_silent_and_ended_ranks_are_distinguished(kit: Kit) -> None:
     """No heartbeat, ended well, ended badly, stopped, starting."""
     await kit.running_job(machines=3, ranks=2)
     await kit.beat(
@@ -148,8 +148,8 @@ async def test_silent_and_ended_ranks_are_told_apart(kit: Kit) -> None:
     )
     await kit.beat("m1", [rank(2, 5, 1.0, process_state="T"), rank(3, 0, 1.0, phase="starting")])
     view = await kit.get(f"/v1/page/jobs/{JOB}/ranks")
-    told = [view["states"][state] for state in view["state"]]
-    assert told == ["done", "failed", "stopped", "starting", "silent", "silent"]
+    states = [view["states"][state] for state in view["state"]]
+    assert states == ["done", "failed", "stopped", "starting", "silent", "silent"]
 
 
 async def test_one_rank_shows_groups_peer_error_and_stack(kit: Kit) -> None:
@@ -173,9 +173,9 @@ async def test_step_timeline_is_on_the_gateways_clock(kit: Kit) -> None:
     """A machine's own clock counts by its differences only; repeated and old steps are dropped."""
     await kit.running_job()
     kit.clock.advance(100)
-    told = [StepTimes(step=n, at=9000.0 + n, s=1.0, phases={"forward": 0.4}) for n in (1, 2)]
-    await kit.beat("m0", [rank(0, 2, 9002.0)], marks={2: 9002.5}, times=tuple(told))
-    more = (told[1], StepTimes(step=3, at=9003.0, s=1.0, phases={"eval": 0.2, "forward": 0.4}))
+    times = [StepTimes(step=n, at=9000.0 + n, s=1.0, phases={"forward": 0.4}) for n in (1, 2)]
+    await kit.beat("m0", [rank(0, 2, 9002.0)], marks={2: 9002.5}, times=tuple(times))
+    more = (times[1], StepTimes(step=3, at=9003.0, s=1.0, phases={"eval": 0.2, "forward": 0.4}))
     await kit.beat("m0", [rank(0, 3, 9003.0)], marks={3: 9003.5}, times=more)
     view = await kit.get(f"/v1/page/jobs/{JOB}/steps")
     (row,) = view["machines"]
@@ -240,7 +240,7 @@ async def test_many_browsers_cost_one_view(kit: Kit) -> None:
     assert len(answers._locks) <= KEPT
 
 
-async def test_what_somebody_did_is_seen_at_once(kit: Kit) -> None:
+async def test_what_a_person_did_is_seen_at_once(kit: Kit) -> None:
     """However long the view is good enough for others: an eviction is in the next answer, with its audit."""
     await big_job(kit)
     kit.http.headers["X-Holdfast-By"] = "ada"
@@ -277,7 +277,7 @@ def test_no_file_names_another_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("evidence", "said"),
+    ("evidence", "line"),
     [
         ({"error_type": "TypeError", "message": "x"}, "TypeError: x"),
         ({"signal": "SIGKILL"}, "rank_exit: SIGKILL"),
@@ -285,6 +285,6 @@ def test_no_file_names_another_host() -> None:
         ({}, "rank_exit"),
     ],
 )
-def test_an_alert_in_one_line(evidence: dict[str, str], said: str) -> None:
+def test_an_alert_in_one_line(evidence: dict[str, str], line: str) -> None:
     """What the rank's panel says first."""
-    assert text_of(Alert(kind=AlertKind.RANK_EXIT, at=0.0, evidence=evidence)) == said
+    assert text_of(Alert(kind=AlertKind.RANK_EXIT, at=0.0, evidence=evidence)) == line

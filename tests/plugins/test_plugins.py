@@ -56,9 +56,9 @@ def test_what_loads_is_there_and_what_is_broken_is_named(caplog: pytest.LogCaptu
     assert list(objects) == ["fans", "no_detector", "no_device"]
     assert [plugin.name for plugin in broken] == ["no_module"]
     assert "ModuleNotFoundError" in broken[0].error
-    said = caplog.text
+    log = caplog.text
     assert (
-        "plug-in holdfast.detectors 'no_module' of package acme-holdfast 1.2 is broken and left out" in said
+        "plug-in holdfast.detectors 'no_module' of package acme-holdfast 1.2 is broken and left out" in log
     )
 
 
@@ -93,13 +93,13 @@ async def test_diagnosers_are_run_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "said"), [("fan_crash", "controller gone"), ("fan_lost", "acme-holdfast 1.2 is broken")]
+    ("check", "text"), [("fan_crash", "controller gone"), ("fan_lost", "acme-holdfast 1.2 is broken")]
 )
-async def test_a_broken_diagnoser_accuses_nobody(check: str, said: str) -> None:
+async def test_a_broken_diagnoser_accuses_no_machine(check: str, text: str) -> None:
     """It says that it was not run, and why."""
     (found,) = await plugged.diagnose(diagnose(check), "m1")
     assert found.ok
-    assert said in found.detail
+    assert text in found.detail
 
 
 async def test_an_unknown_check_is_refused_with_the_known_ones() -> None:

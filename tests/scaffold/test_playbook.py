@@ -81,7 +81,7 @@ def test_two_playbooks_pass_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "said"),
+    ("name", "error", "text"),
     [
         ("Thermal", SettingsError, "'Thermal': expected a lower-case Python identifier"),
         ("a-b", SettingsError, "expected a lower-case"),
@@ -90,9 +90,9 @@ def test_two_playbooks_pass_as_written(tmp_path: Path) -> None:
         ("job_hang", RefusedError, "one of Holdfast's own"),
     ],
 )
-def test_wrong_names_are_refused(tmp_path: Path, name: str, error: type[HoldfastError], said: str) -> None:
+def test_wrong_names_are_refused(tmp_path: Path, name: str, error: type[HoldfastError], text: str) -> None:
     """With what was expected, before anything is written."""
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=text):
         playbook.write(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -123,12 +123,12 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_wrote_and_how_to_go_on(tmp_path: Path) -> None:
     """As lines, or as JSON."""
-    said = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "a")])
-    assert said.exit_code == 0, said.output
-    assert "fan_fault.py" in said.output
-    assert "python -m pytest" in said.output
-    said = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"])
-    assert len(json.loads(said.output)) == 7
+    result = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "a")])
+    assert result.exit_code == 0, result.output
+    assert "fan_fault.py" in result.output
+    assert "python -m pytest" in result.output
+    result = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"])
+    assert len(json.loads(result.output)) == 7
 
 
 def test_helper_modules_in_folders_are_part_of_what_is_installed(tmp_path: Path) -> None:
