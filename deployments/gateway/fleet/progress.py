@@ -108,8 +108,8 @@ class Progress:
         """Take the steps that the machine of rank 0 completed; others' are dropped (they report the same).
 
         The clock of the machine is not trusted: what counts is when the report arrived here. Of the machine's
-        own times (``sent_at``: when it sent the report; 0: not reported) only differences are used. ``received_at``: when
-        the report arrived, if it is not just now.
+        own times (``sent_at``: when it sent the report; 0: not reported) only differences are used. ``received_at``:
+        when the report arrived, if it is not just now.
         """
         job = self._site.fleet.jobs.get(job_name)
         if job is None or not marks or not job.machines or machine != job.machines[0] or epoch < 1:
