@@ -204,7 +204,8 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "test_a_deleted_deployment_is_reported_to_a_person_and_its_incident_runs_without_prefect",
     ),
     "a run that no worker starts (a paused deployment) was waited for": (
-        "tests/deployments/gateway/runs/test_reconcile.py::test_run_that_is_never_started_is_followed_by_the_next_attempt",
+        "tests/deployments/gateway/runs/test_reconcile.py::"
+        "test_run_that_is_never_started_is_followed_by_the_next_attempt",
     ),
     "the example playbook left clocks lowered": (
         "examples/playbooks/tests/test_thermal_throttling.py::test_the_attempt_after_a_killed_one_lets_the_clocks_go",
