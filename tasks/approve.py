@@ -83,7 +83,9 @@ async def _ask(case: RecoveryContext, whom: str, target: str, scope: Scope, why:
     )
     answer = await _answer(case, target, approval.question(known, why))
     verb = "approved" if answer.get("approve") else "refused"
-    message = f"eviction of {whom} {verb} by {answer.get('by') or 'an unnamed person'}: {answer.get('reason')}"
+    message = (
+        f"eviction of {whom} {verb} by {answer.get('by') or 'an unnamed person'}: {answer.get('reason')}"
+    )
     get_run_logger().info("%s", message)
     if not answer.get("approve"):
         raise LimitError(message, Missing.APPROVAL)

@@ -124,7 +124,9 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
         answers = await all_stacks(case)
         if len(unanswered := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
             # Of many silent machines few are gone. Whether they answer is seen again when the ranks are stopped.
-            why = f"{join_names(unanswered)} send no answer: the network between them and the worker may be cut"
+            why = (
+                f"{join_names(unanswered)} send no answer: the network between them and the worker may be cut"
+            )
             return Verdict(evidence=(why,)).model_dump(mode="json")
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
         limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)

@@ -213,7 +213,9 @@ def _meant(case: RecoveryContext, machine: str) -> str:
     meant = [str(life) for each in begun if (life := each.intent.get("incarnation"))]
     looks = _looks(actions, machine)
     found = _lives_found_bad(actions, machine)
-    alerted = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
+    alerted = [
+        alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation
+    ]
     wanted = [case.incarnations()[machine]] if machine in late.asked(case) else []
     known = [*meant, *wanted, *found, *alerted, *(life for life, _ in looks if life)]
     known = [life for life in known if life not in out]

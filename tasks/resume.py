@@ -216,7 +216,9 @@ def _at_fault(case: RecoveryContext, epoch: int) -> str:
     since = next(
         (each.opened_at for each in ctx.ledger.epochs(case.job) if each.epoch == epoch), ctx.clock.now()
     )
-    alerts = [each for each in ctx.ledger.alerts(case.incident_id) if each.recorded_at > since and each.firing]
+    alerts = [
+        each for each in ctx.ledger.alerts(case.incident_id) if each.recorded_at > since and each.firing
+    ]
     found = sure_signs.find(sure_signs.of_present(alerts, case.incarnations()), ctx.policy.classify)
     return "; ".join(f"{name}: {why}" for name, why in found.items())
 

@@ -38,7 +38,9 @@ def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     evidence, script = (*seen.evidence, *diagnosed.evidence), seen.script or seen.excuse
     if only(case, diagnosed):
-        return Verdict(evidence=evidence, findings=diagnosed.findings, script=script, explained=seen.explained)
+        return Verdict(
+            evidence=evidence, findings=diagnosed.findings, script=script, explained=seen.explained
+        )
     return diagnosed.model_copy(update={"evidence": evidence, "script": script})
 
 

@@ -144,7 +144,12 @@ async def _swap(case: RecoveryContext, asked: MoveRequest, standby: str) -> str:
                 }
         leaving = ledger.machine(asked.machine)
         ledger.drain(
-            asked.machine, leaving.incarnation, Scope.CLUSTER, f"left: {asked.description}", case.job, case.lease
+            asked.machine,
+            leaving.incarnation,
+            Scope.CLUSTER,
+            f"left: {asked.description}",
+            case.job,
+            case.lease,
         )
         machines[slot] = standby
         ledger.set_job(case.job, machines=tuple(machines))

@@ -16,7 +16,7 @@ def judge(case: RecoveryContext, copies: ProvenCopies, kept: str) -> str:
     """
     if not copies.failed and copies.proven(Tier.MEMORY):
         return f"proven again: memory {copies.summary(Tier.MEMORY)}; in S3: {kept}"
-    why = copies.failed[0].summary if copies.failed else _first_detail(case)
+    why = copies.failed[0].result if copies.failed else _first_detail(case)
     raise LimitError(
         f"{why}. The job runs on, but its newest state would not come back. Copies on peers: "
         f"{copies.summary(Tier.PEER)}; in S3: {kept}. Change what is saved at that path (`holdfast update "

@@ -136,7 +136,9 @@ def create_app(
         """Answer what the framework cannot read at all in the form of all other refusals."""
         if error.status_code != _UNREAD or isinstance(error.__cause__, ClientDisconnect):
             return await http_exception_handler(request, error)
-        refusal = SettingsError("the body is not JSON that can be read: it is nested too deep or not in UTF-8")
+        refusal = SettingsError(
+            "the body is not JSON that can be read: it is nested too deep or not in UTF-8"
+        )
         return JSONResponse(body_of(refusal), status_code=SettingsError.status)
 
     @app.exception_handler(ClientDisconnect)

@@ -130,7 +130,9 @@ def _why(settings: Settings, driver: Driver, name: str, known: Mapping[str, Mach
         )
     if settings.driver != "local":
         detail = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
-        return f"machine {name} did not register within {2 * settings.up_s:g} s; {driver.name} says: {detail}."
+        return (
+            f"machine {name} did not register within {2 * settings.up_s:g} s; {driver.name} says: {detail}."
+        )
     log = machine_dir(settings.home, name) / "agent.log"
     try:
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])

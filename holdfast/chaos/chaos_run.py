@@ -91,7 +91,9 @@ class ChaosRun:
         watch.look()
         try:
             for row in ledger.incidents(job=self._wanted.job, evidence=False):
-                if (key := f"{row.id} {row.state}") not in self._reported and row.opened_at >= watch.seen[0].at:
+                if (key := f"{row.id} {row.state}") not in self._reported and row.opened_at >= watch.seen[
+                    0
+                ].at:
                     self._reported.add(key)
                     self._say(f"         incident {row.id} {row.incident_class.value}: {row.state}")
             if self._wanted.repair:

@@ -30,7 +30,9 @@ def approve(
     """Approve what a playbook asks before it acts; it goes on at once."""
     with context.gateway() as gateway:
         gateway.approve(incident_id, approve=not no, reason=reason)
-    report(as_json, f"{incident_id}: {'refused' if no else 'approved'}.", incident=incident_id, approved=not no)
+    report(
+        as_json, f"{incident_id}: {'refused' if no else 'approved'}.", incident=incident_id, approved=not no
+    )
 
 
 def wait(

@@ -61,4 +61,6 @@ def release(machine: MachineName, as_json: AsJson = False) -> None:
     """Give an evicted machine back: it restarts and joins the standby pool."""
     with context.gateway() as gateway:
         gateway.release(machine)
-    report(as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine)
+    report(
+        as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine
+    )

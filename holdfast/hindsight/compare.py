@@ -118,7 +118,9 @@ def _described(action: Action) -> str:
     if action.state is ActionState.INTENT:
         return "begun"
     describe = _DESCRIBE.get(action.kind)
-    return (describe(action) if describe else json.dumps(action.result, sort_keys=True, default=str))[:_LONGEST]
+    return (describe(action) if describe else json.dumps(action.result, sort_keys=True, default=str))[
+        :_LONGEST
+    ]
 
 
 def _check(action: Action) -> str:

@@ -26,8 +26,12 @@ def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> di
     by_machine, deaths = _history(
         ledger, names, now - max(ladder.flaps.window_s, ladder.gpu_errors.window_s), policy
     )
-    reasons = {name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in by_machine}
-    return {name: why for name, why in reasons.items() if why} | _come_and_go(ledger, by_machine, deaths, now, policy)
+    reasons = {
+        name: rank_deaths.why_of_gpu(name, deaths[name], now, ladder.gpu_errors) for name in by_machine
+    }
+    return {name: why for name, why in reasons.items() if why} | _come_and_go(
+        ledger, by_machine, deaths, now, policy
+    )
 
 
 def _history(
@@ -47,7 +51,8 @@ def _come_and_go(
 ) -> dict[str, str]:
     rules = policy.ladder.flaps
     reasons = {
-        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts)) for name, alerts in by_machine.items()
+        name: flapping.why(_flaps(alerts), now, rules, _restarts(alerts))
+        for name, alerts in by_machine.items()
     }
     for name in by_machine:
         if reasons[name]:

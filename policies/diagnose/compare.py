@@ -31,7 +31,9 @@ def odd_digests(findings: Iterable[Finding]) -> tuple[set[str], list[str]]:
             continue
         (winner, votes), *_ = counts.most_common()
         if 2 * votes <= len(members):
-            reasons.append(f"{check} ({kind}): {_sides(members, counts)}: no majority, so no machine is accused")
+            reasons.append(
+                f"{check} ({kind}): {_sides(members, counts)}: no majority, so no machine is accused"
+            )
             continue
         accused = {member.machine for member in members if member.digest != winner}
         odd |= accused

@@ -87,7 +87,9 @@ def analyse(
     if few and alone:
         reasons.append("they are on the only machine of the job: as likely its program as the machine")
     elif few and not clear:
-        reasons.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
+        reasons.append(
+            f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides"
+        )
     return FlightVerdict(
         behind=tuple(sorted(found.ranks)),
         waiting=tuple(sorted(in_wait - found.ranks)),
@@ -119,7 +121,9 @@ def _cause(
     unknown = frozenset(range(world)) - recorded - set(waiting)
     if not waited_for and in_wait and unknown and 2 * len(unknown) < world and not _placed(groups):
         silent = unknown
-    why_silent = (f"ranks {join_names(sorted(silent))} left no record while the others wait",) if silent else ()
+    why_silent = (
+        (f"ranks {join_names(sorted(silent))} left no record while the others wait",) if silent else ()
+    )
     if alive or silent:
         return _one_or_none(alive, silent, why_silent, job)
     return _stuck_inside(groups, job)
@@ -130,7 +134,9 @@ def _placed(groups: Sequence[Recorded]) -> bool:
     return any(group.members for group in groups)
 
 
-def _one_or_none(alive: frozenset[int], silent: frozenset[int], why_silent: tuple[str, ...], job: Job) -> _Cause:
+def _one_or_none(
+    alive: frozenset[int], silent: frozenset[int], why_silent: tuple[str, ...], job: Job
+) -> _Cause:
     """Return the cause: sure on one machine; on several, any of them may wait for another without a record of it."""
     both = alive | silent
     machines = {job.machine_of(rank) for rank in both}

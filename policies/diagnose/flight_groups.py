@@ -109,7 +109,9 @@ class Recorded:
         """Return all members, when all are in one collective; empty: they are not, or are not known."""
         numbers = {record.completed + 1 for record in self.records if _waits(record)}
         together = len(numbers) == 1 and all(_waits(record) for record in self.records)
-        return frozenset(self.members) if together and self.recorded == frozenset(self.members) else frozenset()
+        return (
+            frozenset(self.members) if together and self.recorded == frozenset(self.members) else frozenset()
+        )
 
     def not_noted(self) -> frozenset[int]:
         """Return the members whose own GPU or driver lost the end of a collective.

@@ -51,7 +51,9 @@ def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str,
             )
         elif machine in present:
             machines.append(machine)
-            reasons.append(f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}")
+            reasons.append(
+                f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}"
+            )
     return Odd(machines=tuple(dict.fromkeys(machines)), reasons=tuple(dict.fromkeys(reasons)))
 
 

@@ -76,7 +76,13 @@ def judge(
     by_value = odd | ((slow - victims) | own if slow_factor else set())
     suspects = tuple(sorted(sure | alone | (paired - victims) | by_value))
     weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
-    evidence = (*alike, *domains.describe(common), *(_described(finding) for finding in failed), *odd_lines, *slowness)
+    evidence = (
+        *alike,
+        *domains.describe(common),
+        *(_described(finding) for finding in failed),
+        *odd_lines,
+        *slowness,
+    )
     return Verdict(
         suspects=suspects,
         confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),

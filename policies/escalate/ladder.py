@@ -214,7 +214,8 @@ def _elsewhere(decision: RungDecision, ladder: ClassLadder, seen: Circumstances)
     if not last or not seen.only_machine or seen.no_retry or not seen.code_cleared:
         return None
     reason = (
-        f"{seen.only_machine} is the only machine, so that nothing shows whether it is at fault: tried on a standby"
+        f"{seen.only_machine} is the only machine, so that nothing shows whether it is at fault: tried on a "
+        "standby"
     )
     reasons = (*decision.reasons, reason)
     return decision.model_copy(update={"rung": Rung.EVICT, "reasons": reasons, "elsewhere": True})

@@ -145,7 +145,8 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
     needs, options = (text.format(incident=wait.incident_id, job=wait.job) for text in _NEEDS[wait.missing])
     meanwhile = "the job runs on meanwhile" if wait.runs_on else f"{_STOPPED} meanwhile"
     message = (
-        f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; {meanwhile}"
+        f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; "
+        f"{meanwhile}"
     )
     return Outlook(wait=dated, message=message)
 

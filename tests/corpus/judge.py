@@ -100,7 +100,13 @@ def _both(alerts: list[Alert]) -> Answer:
     """By themselves, and beside an exit that names no cause."""
     alone = _of(*alerts)
     ended = Alert(
-        kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=_WITHOUT_CAUSE
+        kind=AlertKind.RANK_EXIT,
+        job="gpt",
+        epoch=3,
+        machine=MACHINE,
+        rank=RANK,
+        at=NOW,
+        evidence=_WITHOUT_CAUSE,
     )
     return Answer(alone.found_class, beside=_of(*alerts, ended).found_class, accused=alone.accused)
 

@@ -68,7 +68,9 @@ def test_what_is_around_the_lines_changes_no_verdict(envelope: str, tmp_path: Pa
         plain = answer(item, tmp_path)
         wrapped = answer(item.model_copy(update={"text": ENVELOPES[envelope](item.text)}), tmp_path)
         if (plain.found_class, plain.counts) != (wrapped.found_class, wrapped.counts):
-            changed[item.id] = f"{plain.found_class} {plain.counts}, {envelope}: {wrapped.found_class} {wrapped.counts}"
+            changed[item.id] = (
+                f"{plain.found_class} {plain.counts}, {envelope}: {wrapped.found_class} {wrapped.counts}"
+            )
     assert changed == {}
 
 

@@ -57,9 +57,7 @@ def test_what_loads_is_there_and_what_is_broken_is_named(caplog: pytest.LogCaptu
     assert [plugin.name for plugin in broken] == ["no_module"]
     assert "ModuleNotFoundError" in broken[0].error
     log = caplog.text
-    assert (
-        "plug-in holdfast.detectors 'no_module' of package acme-holdfast 1.2 is broken and left out" in log
-    )
+    assert "plug-in holdfast.detectors 'no_module' of package acme-holdfast 1.2 is broken and left out" in log
 
 
 async def test_a_broken_detector_does_not_keep_the_others_from_looking(

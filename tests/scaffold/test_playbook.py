@@ -127,7 +127,9 @@ def test_the_command_says_what_it_wrote_and_how_to_go_on(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert "fan_fault.py" in result.output
     assert "python -m pytest" in result.output
-    result = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"])
+    result = CliRunner().invoke(
+        app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"]
+    )
     assert len(json.loads(result.output)) == 7
 
 

@@ -35,7 +35,9 @@ def fell(ctx: Context, case: RecoveryContext, cause: str = "checkpoint") -> Reco
     act(ctx, case, f"start:after-e{case.broken_epoch}", epoch=epoch)
     ctx.ledger.open_epoch(JOB, epoch, 10, "v1", ["m0", "m2"], "again", incident_id=case.incident_id)
     evidence = {"exit_code": 1, "error_type": "UnavailableError", "cause": cause}
-    error = Alert(kind=AlertKind.RANK_EXIT, job=JOB, machine="m0", rank=0, epoch=epoch, at=1.0, evidence=evidence)
+    error = Alert(
+        kind=AlertKind.RANK_EXIT, job=JOB, machine="m0", rank=0, epoch=epoch, at=1.0, evidence=evidence
+    )
     ctx.ledger.join(case.incident_id, [error])
     return case.model_copy(update={"broken_epoch": epoch}).within(ctx)
 

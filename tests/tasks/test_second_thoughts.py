@@ -65,7 +65,9 @@ async def test_where_the_store_gives_no_state_no_machine_is_looked_at(
     """It is waited for, and the ladder is that of an outside service: no code goes back, and nothing is replayed."""
     done: list[str] = []
     evidence = {"error_type": "UnavailableError", "cause": cause}
-    alert = Alert(kind=AlertKind.RANK_EXIT, job="gpt", machine="m0", rank=0, epoch=2, at=1.0, evidence=evidence)
+    alert = Alert(
+        kind=AlertKind.RANK_EXIT, job="gpt", machine="m0", rank=0, epoch=2, at=1.0, evidence=evidence
+    )
 
     async def look(*_: object) -> Verdict:
         done.append("diagnose")

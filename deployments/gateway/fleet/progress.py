@@ -122,7 +122,9 @@ class Progress:
             if new:
                 new.sort(key=lambda mark: mark.step)
                 now = self._site.clock.now() if received_at is None else received_at
-                await self._mark(job_name, epoch, on_our_clock(new, sent_at, now, self._received_at.get(job_name)))
+                await self._mark(
+                    job_name, epoch, on_our_clock(new, sent_at, now, self._received_at.get(job_name))
+                )
                 self._received_at[job_name] = now
 
     async def _note_saved(self, run: JobOnMachine) -> None:

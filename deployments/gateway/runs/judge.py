@@ -72,7 +72,9 @@ def _unresumed(run: PlaybookRun, actions: Sequence[Action], now: float) -> Again
     if asks or run.resumable_s is None or now - run.since <= run.resumable_s:
         return None
     message = f": {run.message}" if run.message else ""
-    return Again(Lapse.UNRESUMED, f"its run was not resumed for {now - run.since:.0f} s ({run.state}{message})")
+    return Again(
+        Lapse.UNRESUMED, f"its run was not resumed for {now - run.since:.0f} s ({run.state}{message})"
+    )
 
 
 def _stalled(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> Again | None:

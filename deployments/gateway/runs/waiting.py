@@ -174,7 +174,9 @@ class Waiting:
     async def put(self, incident: Incident, why: str) -> None:
         """Have an incident whose attempts are spent wait: it fails for now, and is tried again at a set time."""
         outlook = await self._put(incident, why, runs_on=False)
-        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look. {outlook}")
+        await asyncio.to_thread(
+            self._site.ledger.give_up, incident.id, f"{why}: a human must look. {outlook}"
+        )
 
     async def leave_running(self, incident: Incident, why: str) -> None:
         """Close an incident whose attempts are spent, and whose job trains: only the incident needs a person."""

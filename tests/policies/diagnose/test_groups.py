@@ -79,7 +79,10 @@ def test_the_default_is_megatrons(tp: int, pp: int, dp: int) -> None:
 def test_groups_read_from_processes_are_those_of_the_job_file(layout: tuple[int, Parallelism]) -> None:
     """Each once, however many ranks tell of it; a group of everybody keeps nobody apart."""
     world, parallelism = layout
-    reported = [group.ranks for group in groups(world, parallelism)] * 2 + [tuple(range(world)), (0, world + 5)]
+    reported = [group.ranks for group in groups(world, parallelism)] * 2 + [
+        tuple(range(world)),
+        (0, world + 5),
+    ]
     expected = {tuple(sorted(group.ranks)) for group in groups(world, parallelism)} - {tuple(range(world))}
     assert {group.ranks for group in observed(reported, world)} == expected
 

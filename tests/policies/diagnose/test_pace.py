@@ -85,7 +85,9 @@ def test_too_few_repeats_count_only_when_gross() -> None:
 
 def test_a_busy_host_is_not_judged() -> None:
     """Others use its processors: what it measured says nothing about them."""
-    who, lines = slow([*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS)
+    who, lines = slow(
+        [*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS
+    )
     assert who == set()
     assert lines == ["pace not known on bad: they are busy with other work"]
 

@@ -64,7 +64,9 @@ def test_what_follows(known: dict[str, Any], act: Consequence) -> None:
 def test_a_person_reads_what_was_lost_and_what_to_do() -> None:
     """What the job had, why nothing is usable, and each way on as a command."""
     decision = decide(facts(gone=("m7",)), LIMITS)
-    assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.summary
+    assert (
+        "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.summary
+    )
     assert "once machine m7 is back" in decision.summary
     assert "once machines m7, m8 are back" in decide(facts(gone=("m7", "m8")), LIMITS).summary
     assert "--step N" in decision.summary
@@ -82,7 +84,8 @@ def test_no_step_is_offered_where_none_is_left() -> None:
     nothing = RestorePlan(step=0, tier=None)
     assert "--step N" not in decide(facts(plan=nothing), LIMITS).summary
     assert (
-        "--step N" in decide(facts(plan=nothing, store_error="refused", waited_s=LIMITS.wait_s), LIMITS).summary
+        "--step N"
+        in decide(facts(plan=nothing, store_error="refused", waited_s=LIMITS.wait_s), LIMITS).summary
     )
 
 

@@ -188,6 +188,8 @@ CRASH = IncidentClass.JOB_CRASH
         (IncidentClass.SILENT_CORRUPTION, Alert(kind=AlertKind.METRIC_JUMP, at=1.0), False, "loss jump"),
     ],
 )
-def test_how_an_epoch_ended(incident_class: IncidentClass, alert: Alert, evicted: bool, description: str) -> None:
+def test_how_an_epoch_ended(
+    incident_class: IncidentClass, alert: Alert, evicted: bool, description: str
+) -> None:
     """The same answer is the same failure; none, where no state is to blame."""
     assert failure(incident_class, [alert], evicted) == description

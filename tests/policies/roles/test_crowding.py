@@ -38,7 +38,9 @@ def test_no_warning_comes_where_not_all_cores_are_known(cores: dict[str, int]) -
     st.integers(1, 8),
     st.integers(0, 8),
 )
-def test_a_warning_comes_when_they_are_too_many(cores: list[int], replicas: int, cpus: int, machines: int) -> None:
+def test_a_warning_comes_when_they_are_too_many(
+    cores: list[int], replicas: int, cpus: int, machines: int
+) -> None:
     """And only then."""
     role = RoleSpec(script="r.py", replicas=replicas, cpus=cpus, machines=machines)
     names = [f"m{number}" for number in range(len(cores))]

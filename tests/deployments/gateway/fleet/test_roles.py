@@ -281,8 +281,9 @@ async def test_a_role_with_more_threads_than_cores_has_a_warning(kit: Kit) -> No
 
     assert await warning(2, 2) == ""
     await kit.post(f"/v1/jobs/{JOB}/roles/rollout/scale", {"replicas": 5})
-    assert "5 replicas x 1 cpus are 5 threads, and 2 machines that may carry them have 4 cores" in await warning(
-        2, 2
+    assert (
+        "5 replicas x 1 cpus are 5 threads, and 2 machines that may carry them have 4 cores"
+        in await warning(2, 2)
     )
     assert await warning(2, 0) == ""
     assert await warning(2, 3) == ""
