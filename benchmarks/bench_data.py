@@ -23,8 +23,8 @@ NOTES = (
     f"reading {FILES * SAMPLES} documents of 1.8 kB ({FILES} files, in the page cache) in batches of {BATCH}, in one "
     "process, files listed before. Beside it pyarrow (row groups, cut into batches) and Python (lines of a file, "
     "json.loads), in turn. In order: shuffle=0, one lane. Shuffled: blocks of "
-    f"{SHUFFLE}; beside it as many rows at a time, shuffled. Holdfast reads ahead in threads; processor time is that of "
-    "all threads.",
+    f"{SHUFFLE}; beside it as many rows at a time, shuffled. Holdfast reads ahead in threads; processor "
+    "time is that of all threads.",
 )
 
 

@@ -7,7 +7,7 @@
     ├── UnknownError           no such job, machine, incident, fault or code version
     ├── RefusedError           the request is understood and will not be done
     │   ├── StaleError         an old epoch, incarnation or attempt
-    │   │   └── AnewError      the machine that was meant is gone: another one has its name
+    │   │   └── ReplacedUnitError      the machine that was meant is gone: another one has its name
     │   ├── AheadError         ranks that were to be started ahead do not wait: they are forked instead
     │   ├── NotFiringError     the alert is resolved, duplicate or too old
     │   ├── LimitError         a budget, breaker or mode forbids it
@@ -70,7 +70,7 @@ class StaleError(RefusedError):
     """The request or report carries an old epoch, incarnation or attempt."""
 
 
-class AnewError(StaleError):
+class ReplacedUnitError(StaleError):
     """The unit of the machine that was meant (its pod, allocation or process tree) is gone; a new one has its name."""
 
 

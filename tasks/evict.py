@@ -189,10 +189,10 @@ async def _evict_one(case: RecoveryContext, act_on: _Eviction) -> None:
             silent = machine in fenced.silent
         begun = ctx.clock.now()
         # The agent may be gone; the driver makes sure that nothing of the machine runs, where it can reach it.
-        if anew := await evicting.take_out_for(case.actor, machine, reason, scope, meant):
+        if restarted := await evicting.take_out_for(case.actor, machine, reason, scope, meant):
             # The accused machine is gone, and nothing accuses the present one of its name.
-            get_run_logger().warning("%s", anew)
-            return {"reason": anew, "scope": scope.value, "at": ctx.clock.now()}
+            get_run_logger().warning("%s", restarted)
+            return {"reason": restarted, "scope": scope.value, "at": ctx.clock.now()}
         if silent:
             await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}

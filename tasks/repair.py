@@ -14,7 +14,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 from pydantic import Field
 
-from holdfast.errors import AnewError, RefusedError, StaleError
+from holdfast.errors import RefusedError, ReplacedUnitError, StaleError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Repair, RepairState, Step, StepState
@@ -88,7 +88,7 @@ async def perform(held: HeldRepair, move: NextStep) -> bool:
             return False
         found = await repair_acts.ACTS[move.step](ctx, repair, at_most_s)
         ctx.ledger.end_step(held.id, held.holder, found.state, found.detail, found.incarnation)
-    except (StaleError, AnewError) as why:
+    except (StaleError, ReplacedUnitError) as why:
         return _left_alone(ctx, held, str(why))
     get_run_logger().info("%s %s: %s %s", move.step.value, held.machine, found.state.value, found.detail)
     return True

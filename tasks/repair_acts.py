@@ -10,7 +10,7 @@ import httpx
 from holdfast.clock import Clock
 from holdfast.commands import Ended, run
 from holdfast.drivers.base import NamesNodes, Reboots, meant
-from holdfast.errors import AnewError, HoldfastError
+from holdfast.errors import HoldfastError, ReplacedUnitError
 from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
@@ -95,7 +95,7 @@ async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Ste
     reboot, why = ctx.driver.reboot, f"repair {repair.id}: {repair.why}"
     try:
         detail = await asyncio.to_thread(reboot, repair.machine, why, repair.incarnation, at_most_s)
-    except AnewError:
+    except ReplacedUnitError:
         raise
     except HoldfastError as error:
         return failed(str(error))

@@ -9,7 +9,14 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import AnewError, HoldfastError, LimitError, NoStandbyError, RecoveryError, StaleError
+from holdfast.errors import (
+    HoldfastError,
+    LimitError,
+    NoStandbyError,
+    RecoveryError,
+    ReplacedUnitError,
+    StaleError,
+)
 from holdfast.models.agent import Fence, Settled
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
@@ -250,7 +257,7 @@ async def hand_back(case: RecoveryContext) -> str:
         life = _life_asked_about(case, asked.machine) or machine.incarnation
         try:
             await take_out(ctx, asked.machine, why, Scope.CLUSTER, life, job=case.job, holder=case.lease)
-        except AnewError as error:
+        except ReplacedUnitError as error:
             # Its engine was faster, as a drain that evicts the pod: what has its name now is elsewhere, and good.
             get_run_logger().warning("%s", error)
             ctx.ledger.let_go(asked.machine, life, case.job, case.lease)

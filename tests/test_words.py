@@ -43,6 +43,18 @@ def test_a_banned_word_is_found_in_docstring_comment_and_message() -> None:
     ]
 
 
+def test_names_are_read_as_words() -> None:
+    """Where the file gives them, whatever is before and behind the word; those that it uses are given elsewhere."""
+    table = Table((Rule(re.compile(r"(?i)\btold\b"), "given", frozenset({"name"})),), (), re.compile("^$"))
+    source = "class ToldTwice:\n    def as_told(self, told=1):\n        self._untold = _told = x.told\n"
+    assert [each.partition(" in ")[0] for each in table.findings("a.py", source)] == [
+        "a.py:1: 'Told'",
+        "a.py:2: 'told'",
+        "a.py:2: 'told'",
+        "a.py:3: 'told'",
+    ]
+
+
 def test_of_a_script_comments_and_sentences_are_read() -> None:
     """Names are not: they are read with those of the code."""
     source = 'const anew = tell("anew", `${anew} of it`);  // Anew\nsay("starts anew");  // anew\n'

@@ -1,4 +1,4 @@
-"""Lint of words: docstrings, comments, messages and pages in plain field English.
+"""Lint of words: docstrings, comments, messages, names and pages in plain field English.
 
 ``python -m tests.words`` prints each place with a word of ``tests/words.yaml``, and the word to use; `make check` does.
 """
@@ -22,7 +22,7 @@ from tests.parsed import parsed
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".yaml")
 READ = ("*.py", "*.md", "*.yaml", "*.js", "*.html", "Makefile")
-KINDS = ("docstring", "comment", "message", "page")
+KINDS = ("docstring", "comment", "message", "name", "page")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,10 @@ class Rule:
 
     def may_be_in(self, source: str) -> bool:
         """Whether the source has the word at all; the beginning of a docstring can be anywhere in a file."""
-        return re.search(self.pattern.pattern.removeprefix(r"\A\s*"), source) is not None
+        pattern = re.compile(self.pattern.pattern.removeprefix(r"\A\s*"))
+        return any(
+            pattern.search(each) for each in (source, *([_apart(source)] if "name" in self.where else ()))
+        )
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def pieces(path: str, text: str) -> Iterator[Piece]:
     """The texts that people read in a file: of Python, of JavaScript, of YAML, or any other, such as markdown."""
     if path.endswith(".py"):
         yield from _strings(parsed(text))
+        yield from _names(parsed(text))
         yield from _comments(text)
         return
     for number, line in enumerate(text.splitlines(), 1):
@@ -128,6 +132,25 @@ def _strings(tree: ast.Module) -> Iterator[Piece]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield Piece("docstring" if id(node) in docstrings else "message", node.lineno, node.value)
+
+
+def _names(tree: ast.Module) -> Iterator[Piece]:
+    """Names that the file gives, as words: of functions, classes, arguments, variables and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield Piece("name", node.lineno, _apart(name))
+            case (
+                ast.arg(arg=name)
+                | ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
+                yield Piece("name", node.lineno, _apart(name))
+
+
+def _apart(name: str) -> str:
+    """Return the words of a name, or of all names in a text: those of ``told_by`` and ``ToldBy``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.replace("_", " "))
 
 
 def _comments(source: str) -> Iterator[Piece]:

@@ -23,7 +23,7 @@ from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
-from holdfast.deployments.gateway.detectors.unreported_exits import UnheardExits
+from holdfast.deployments.gateway.detectors.unreported_exits import UnreportedExits
 from holdfast.deployments.gateway.fleet import role_times
 from holdfast.deployments.gateway.fleet.acts import JobActs, while_sure
 from holdfast.deployments.gateway.fleet.forgotten_holds import Held
@@ -127,7 +127,7 @@ class Gateway:
         self.correlator.ended = self.progress.ended_before_others
         self.silent = SilentMachines(self.site, prober, self.correlator)
         self.hangs = Hangs(self.site, self.correlator, stacks)
-        self.exits = UnheardExits(self.site, self.correlator)
+        self.exits = UnreportedExits(self.site, self.correlator)
         self.exits.launching = self.correlator.starting.held
         self.throughput = Throughput(self.site, self.correlator)
         self.stragglers = Stragglers(self.site, self.correlator)

@@ -185,7 +185,7 @@ class Sender:
         except BlockingIOError:
             return False
         except OSError:  # not connected yet, or to an agent that is gone
-            return self._send_anew(data)
+            return self._send_again(data)
         return True
 
     def _open_again(self) -> None:
@@ -197,7 +197,7 @@ class Sender:
             "another one is opened"
         )
 
-    def _send_anew(self, data: bytes) -> bool:
+    def _send_again(self, data: bytes) -> bool:
         try:
             self._socket.connect(self._path)
             self._socket.send(data)

@@ -21,7 +21,7 @@ __all__ = ["Limits", "MaliciousPickleError", "PickledKind", "load", "load_next"]
 
 MAX_BYTES = 64 << 20
 MAX_OPERATIONS = 2_000_000
-_SAID = 60
+_SHOWN_CHARS = 60
 """Characters of a text from the pickle in a message."""
 
 
@@ -82,9 +82,9 @@ def load_next(
             do = known.get(operation.name)
             if do is None:
                 named = reader.stack[-2:] if argument is None else [argument]
-                wanted = "".join(f" {each:.{_SAID}}" for each in named if isinstance(each, str))
+                wanted = "".join(f" {each:.{_SHOWN_CHARS}}" for each in named if isinstance(each, str))
                 raise MaliciousPickleError(f"it asks for {operation.name}{wanted}: refused")
             do(reader, argument)
         return reader.result()
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise MaliciousPickleError(f"broken: {type(error).__name__} {error!s:.{2 * _SAID}}") from None
+        raise MaliciousPickleError(f"broken: {type(error).__name__} {error!s:.{2 * _SHOWN_CHARS}}") from None

@@ -151,7 +151,7 @@ class CountingReader:
         """Call the kind under the arguments."""
         kind, arguments = self.last(2)
         if not isinstance(kind, PickledKind) or kind.call is None or not isinstance(arguments, tuple):
-            raise MaliciousPickleError(f"it calls {_said(kind)}: refused")
+            raise MaliciousPickleError(f"it calls {_type_name(kind)}: refused")
         if kind.of_keys and arguments:
             if len(arguments) != 1 or type(arguments[0]) is not list:
                 raise MaliciousPickleError(f"it makes a {kind.name} of something else than a list: refused")
@@ -164,7 +164,7 @@ class CountingReader:
         kind, arguments = self.last(2)
         is_known = isinstance(kind, PickledKind) and kind.blank is not None and isinstance(arguments, tuple)
         if not is_known or (arguments and not kind.blank_of):
-            raise MaliciousPickleError(f"it makes a {_said(kind)}: refused")
+            raise MaliciousPickleError(f"it makes a {_type_name(kind)}: refused")
         self._hold(kind, kind.blank(*arguments), arguments)
 
     def persist(self) -> None:
@@ -240,5 +240,5 @@ class CountingReader:
         depths[id(container)] = depth
 
 
-def _said(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     return kind.name if isinstance(kind, PickledKind) else type(kind).__name__

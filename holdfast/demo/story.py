@@ -65,12 +65,12 @@ class Story:
         at = self._inject(fault.name, machine, rank)
         self.injected.append(AnsweredFault(fault, machine, rank, at))
 
-        def mended(facts: JobFacts) -> Incident | None:
+        def repaired(facts: JobFacts) -> Incident | None:
             if seen := answers(facts, fault, at):
                 self.injected[-1] = replace(self.injected[-1], incident_id=seen[0].id)
             return recovered(facts, fault, at)
 
-        incident = self._observer.wait(f"recovery from {fault.name}", mended, fault.deadline_s)
+        incident = self._observer.wait(f"recovery from {fault.name}", repaired, fault.deadline_s)
         took = (incident.recovered_at or incident.detected_at) - at
         self._say(f"           {incident.incident_class.value}: recovered after {took:.1f} s")
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from holdfast.errors import AnewError
+from holdfast.errors import ReplacedUnitError
 from holdfast.models.base import Frozen
 from holdfast.models.incarnation import why_another
 from holdfast.models.location import Location
@@ -17,10 +17,10 @@ def require_unit(machine: str, incarnation: str, unit: str) -> None:
     """Check that ``unit``, which runs under the name of ``machine`` now, is that of ``incarnation``.
 
     Raises:
-        AnewError: it is another.
+        ReplacedUnitError: it is another.
     """
     if why := why_another(machine, incarnation, unit):
-        raise AnewError(why)
+        raise ReplacedUnitError(why)
 
 
 def meant(act: Callable[..., None], machine: str, incarnation: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Driver(Protocol):
 
         Raises:
             UnknownError: the engine never had such a machine.
-            AnewError: another unit has its name by now; it is left alone.
+            ReplacedUnitError: another unit has its name by now; it is left alone.
         """
         ...
 
@@ -91,7 +91,7 @@ class Driver(Protocol):
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
-            AnewError: another unit had its name since, and was evicted or died: that one was not meant.
+            ReplacedUnitError: another unit had its name since, and was evicted or died: that one was not meant.
         """
         ...
 
@@ -104,7 +104,7 @@ class Driver(Protocol):
 
         Raises:
             UnknownError: the engine never had such a machine.
-            AnewError: another unit has its name by now; it is left alone.
+            ReplacedUnitError: another unit has its name by now; it is left alone.
         """
         ...
 
@@ -126,7 +126,7 @@ class Reboots(Protocol):
 
         Raises:
             UnknownError: the engine never had such a machine.
-            AnewError: another unit has its name by now; it is left alone.
+            ReplacedUnitError: another unit has its name by now; it is left alone.
             RefusedError: the machine is in service, or the engine does not let us.
             UnavailableError: it did not come up in time.
         """

@@ -102,7 +102,7 @@ class LocalDriver:
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: it was restarted since ``incarnation``.
+            ReplacedUnitError: it was restarted since ``incarnation``.
             UnavailableError: a process of it survived SIGKILL.
         """
         in_use = self._is_in_use(machine)
@@ -123,7 +123,7 @@ class LocalDriver:
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
-            AnewError: it was restarted since ``incarnation``, and was evicted again or died.
+            ReplacedUnitError: it was restarted since ``incarnation``, and was evicted again or died.
         """
         if not self._is_in_use(machine):
             raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
@@ -142,7 +142,7 @@ class LocalDriver:
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: it was restarted since ``incarnation``.
+            ReplacedUnitError: it was restarted since ``incarnation``.
             RefusedError: it is in service.
             UnavailableError: a process of it survived SIGKILL.
         """
@@ -161,7 +161,7 @@ class LocalDriver:
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: it was restarted since ``incarnation``.
+            ReplacedUnitError: it was restarted since ``incarnation``.
         """
         self._is_in_use(machine)
         with self._lock(machine):

@@ -76,9 +76,9 @@ class _Place:
         self.epoch_random = state["epoch_random"]
         self.between_epochs = state["between_epochs"]
         if self.between_epochs:
-            self._begin_epoch_anew()
+            self._begin_epoch_again()
 
-    def _begin_epoch_anew(self) -> None:
+    def _begin_epoch_again(self) -> None:
         """Begin again an epoch that was announced with no batch done: the loops take it for a broken one."""
         fit = self._trainer.fit_loop
         for progress in (fit.epoch_progress.current, fit.epoch_progress.total):

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from holdfast.errors import AnewError, HoldfastError, LimitError, RecoveryError
+from holdfast.errors import HoldfastError, LimitError, RecoveryError, ReplacedUnitError
 from holdfast.models.job import Job
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
@@ -112,7 +112,7 @@ async def take_out_for(actor: Actor, machine: str, reason: str, scope: Scope, in
             job=actor.job,
             holder=actor.lease,
         )
-    except AnewError as error:
+    except ReplacedUnitError as error:
         ctx.ledger.let_go(machine, incarnation, actor.job, actor.lease)
         return str(error)
     order_repair(ctx, machine, actor.incident_id, incarnation)
@@ -160,7 +160,7 @@ async def take_out(
         holder: the run that acts under that job's lease.
 
     Raises:
-        AnewError: the machine was restarted since; nothing was done to the new one.
+        ReplacedUnitError: the machine was restarted since; nothing was done to the new one.
         StaleError: another run holds the lease, or the machine serves another job or none.
         RecoveryError: it is still alive.
     """

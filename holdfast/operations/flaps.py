@@ -103,7 +103,9 @@ def _deaths(
 
 def _of_other_jobs(ledger: Ledger, but: Set[str], since: float, policy: Policy) -> list[Death]:
     """Return the deaths since then in all jobs ``but`` these."""
-    by_machine = ledger.alerts_of_kinds([each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since)
+    by_machine = ledger.alerts_of_kinds(
+        [each.name for each in ledger.machines()], [AlertKind.RANK_EXIT], since
+    )
     jobs = {str(each.job) for alerts in by_machine.values() for each in alerts if each.job}
     return [each for job in sorted(jobs - but) for each in deaths_of(ledger, job, since, policy)]
 

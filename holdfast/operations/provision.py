@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from holdfast.drivers.base import meant
-from holdfast.errors import AnewError, HoldfastError
+from holdfast.errors import HoldfastError, ReplacedUnitError
 from holdfast.models.job import ENDED, Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
@@ -147,7 +147,7 @@ async def give_back(ctx: Context, machine: Machine, log: Log) -> bool:
     retire = ctx.driver.retire
     try:
         await asyncio.to_thread(retire, *meant(retire, machine.name, machine.incarnation))
-    except AnewError as error:
+    except ReplacedUnitError as error:
         log.warning("%s", error)
         return False
     except HoldfastError as error:

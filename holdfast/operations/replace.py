@@ -44,8 +44,8 @@ async def replace_lost(actor: Actor, incident: Incident, stopped: Fenced) -> str
     reason = sure[machine]
 
     async def evict() -> dict[str, Any]:
-        anew = await take_out_for(actor, machine, reason, scope, meant)
-        return {"reason": anew or reason, "scope": scope.value, "at": ctx.clock.now()}
+        restarted = await take_out_for(actor, machine, reason, scope, meant)
+        return {"reason": restarted or reason, "scope": scope.value, "at": ctx.clock.now()}
 
     async def place() -> dict[str, Any]:
         return await swap.place(ctx, actor.ledger, job.name, slot, machine)

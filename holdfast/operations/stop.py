@@ -7,7 +7,14 @@ import logging
 from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError, UndyingError, UnknownError
+from holdfast.errors import (
+    HoldfastError,
+    ReplacedUnitError,
+    StaleError,
+    UnavailableError,
+    UndyingError,
+    UnknownError,
+)
 from holdfast.models.agent import Fence
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
@@ -105,7 +112,7 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
             why = f"not fit for the standby pool: {unfit[machine.name]}"
             try:
                 await take_out(ctx, machine.name, why, Scope.CLUSTER, machine.incarnation, job=job.name)
-            except AnewError:
+            except ReplacedUnitError:
                 ctx.ledger.let_go(machine.name, machine.incarnation, job.name)
             except HoldfastError as error:
                 failed.append(error)

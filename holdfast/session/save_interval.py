@@ -42,18 +42,18 @@ class SaveInterval:
         """Steps from one call to the next, of the last ones."""
 
     def called(self) -> None:
-        """Hear of a call at which a save may be due."""
+        """Record a call at which a save may be due."""
         self._between.append(max(1, self._since_call))
         self._since_call = 0
 
     def saves(self, *, planned: bool) -> None:
-        """Hear that a save begins; the cost of one that comes with a new plan is not that of others."""
+        """Record that a save begins; the cost of one that comes with a new plan is not that of others."""
         if self._beside and self._plain:
             self._costs.append(sum(self._beside) - len(self._beside) * statistics.median(self._plain))
         self._beside = None if planned else []
 
     def step(self, seconds: float, *, beside: bool) -> None:
-        """Hear what a step took; ``beside``: a save was under way in it."""
+        """Record what a step took; ``beside``: a save was under way in it."""
         self._since_call += 1
         if not beside:
             self._plain.append(seconds)

@@ -233,7 +233,7 @@ class Saver:
             self._stalled_s += time.perf_counter() - began
 
     def passed(self, step_s: float) -> None:
-        """Hear that a step is complete, and what it took, in seconds.
+        """Record that a step is complete, and what it took, in seconds.
 
         What it changed waited for the copy that is under way, or that save is lost.
         """

@@ -72,7 +72,7 @@ class _Life:
         self.job.cause = IncidentClass.SCALE_JOB.value
         yield from self.job.spend(LostPhase.PAUSING, self.job.costs.pause_s)
         yield from self.job.spend(LostPhase.SWAPPING, self.job.costs.grow_s)
-        self.job.all_anew = True
+        self.job.all_new_processes = True
         yield from self.job.resume(None)
 
     def _leave(self, fault: Fault) -> Steps[None]:

@@ -265,7 +265,7 @@ class Recovery:
     def _by_hand(self, fault: Fault) -> Steps[str]:
         """Let the person who found the cause remove it: broken machines go, and the code is fixed."""
         fault.over = True
-        self.job.all_anew |= fault.cause is Cause.CODE
+        self.job.all_new_processes |= fault.cause is Cause.CODE
         broken = {name for name in self.job.present(fault) if fault.cause is Cause.MACHINE}
         if broken:
             yield from self._swap(broken)
@@ -287,7 +287,7 @@ class Recovery:
         seconds, waiting = self.supply.swap(len(machines))
         if waiting and self.variant.elastic and self.job.size.shrink(len(machines), waiting):
             seconds, waiting = self.costs.shrink_s, 0.0
-            self.job.all_anew = True
+            self.job.all_new_processes = True
         yield from self.job.spend(LostPhase.WAITING if waiting else LostPhase.SWAPPING, seconds)
         for name in sorted(machines):
             self.job.lost.add(self.job.replace(name))

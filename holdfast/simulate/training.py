@@ -64,7 +64,7 @@ class Training:
         self.update_waits = False
         self.stopped_at = 0.0
         """When the ranks of the newest epoch were stopped."""
-        self.all_anew = True
+        self.all_new_processes = True
         """Whether all processes are started again with the next epoch, whatever the policy keeps."""
         self.limits = 0
         """Waits for a person since the last new step."""
@@ -137,7 +137,7 @@ class Training:
     def change_code(self, versions: int) -> None:
         """Go on with a newer version, or with an older one."""
         self.versions += versions
-        self.all_anew = True
+        self.all_new_processes = True
         self.code_changed_at = self.env.now
 
     def replace(self, name: str) -> int:
@@ -153,7 +153,7 @@ class Training:
         """Start the next epoch; processes of ranks that are kept for ``keep_s`` seconds go on in it."""
         if self.size.may_grow:
             self.size.grow()
-            self.all_anew = True
+            self.all_new_processes = True
         queue = self.supply.start()
         if queue:
             yield from self.spend(LostPhase.WAITING, queue)
@@ -168,7 +168,7 @@ class Training:
         self.progress.restore(plan.step)
         self.lost.clear()
         in_time = self.env.now - self.stopped_at < keep_s
-        yield from self.start(kept=in_time and plan.tier is Tier.MEMORY and not self.all_anew)
+        yield from self.start(kept=in_time and plan.tier is Tier.MEMORY and not self.all_new_processes)
 
     def start(self, *, kept: bool = False) -> Steps[None]:
         """Start the ranks; those that are ``kept`` go on in their processes."""
@@ -177,7 +177,7 @@ class Training:
             self.change_code(+1)
             self.found.mechanisms[MERGED] += 1
             kept = False
-        self.all_anew = False
+        self.all_new_processes = False
         self.found.in_process += kept
         self.next_epoch()
         table = self.costs.kept_s if kept else self.costs.restart_s

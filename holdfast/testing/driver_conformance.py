@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.drivers import processes
 from holdfast.drivers.base import Driver, Supplied
-from holdfast.errors import AnewError, UnknownError
+from holdfast.errors import ReplacedUnitError, UnknownError
 from holdfast.models import incarnation
 from holdfast.models.incarnation import unit_of
 from holdfast.models.machine import Scope
@@ -113,7 +113,7 @@ class DriverConformance:
         kept = {dead} if self.names_come_back else {dead, retired}
         assert not kept & set(driver.provision(2))
 
-    def test_released_machine_starts_anew(self, driver: Driver) -> None:
+    def test_released_machine_starts_again(self, driver: Driver) -> None:
         """After release the machine is up under its old name."""
         name = self.provision_one(driver)
         driver.evict(name, Scope.CLUSTER, "test")
@@ -123,7 +123,7 @@ class DriverConformance:
         assert machine is not None
         assert machine.alive
 
-    def test_what_was_started_anew_is_not_evicted_for_what_it_was(self, driver: Driver) -> None:
+    def test_what_was_started_again_is_not_evicted_for_what_it_was(self, driver: Driver) -> None:
         """The caller may act on an old decision; another life of the same unit may still be evicted."""
         name = self.provision_one(driver)
         former = self.incarnation(driver, name)
@@ -131,7 +131,7 @@ class DriverConformance:
         driver.evict(name, Scope.CLUSTER, "again", former)
         driver.release(name)
         wait_until(lambda: self.ready(driver, name), what="up again")
-        with pytest.raises(AnewError, match=name):
+        with pytest.raises(ReplacedUnitError, match=name):
             driver.evict(name, Scope.CLUSTER, "too late", former)
         machine = supplied(driver, name)
         assert machine is not None
@@ -142,20 +142,20 @@ class DriverConformance:
         assert self.ready(driver, name), "a repeated release leaves alone what the first one started"
         driver.evict(name, Scope.CLUSTER, "test", f"another@{unit}")
         assert self.processes(driver, name) == 0
-        with pytest.raises(AnewError, match=name):
+        with pytest.raises(ReplacedUnitError, match=name):
             driver.release(name, former)
         machine = supplied(driver, name)
         assert machine is not None
         assert not machine.alive, "out of service for a fault of its own"
 
-    def test_what_was_started_anew_is_not_retired_for_what_it_was(self, driver: Driver) -> None:
+    def test_what_was_started_again_is_not_retired_for_what_it_was(self, driver: Driver) -> None:
         """Nor given back: it may train by now."""
         name = self.provision_one(driver)
         former = self.incarnation(driver, name)
         driver.evict(name, Scope.CLUSTER, "test", former)
         driver.release(name)
         wait_until(lambda: self.ready(driver, name), what="up again")
-        with pytest.raises(AnewError, match=name):
+        with pytest.raises(ReplacedUnitError, match=name):
             driver.retire(name, former)
         machine = supplied(driver, name)
         assert machine is not None

@@ -249,7 +249,7 @@ class ScriptedAgent:
             Finding(check=check, machine=name, ok=False, sure=sure, detail="found by inspection")
             for listed, sure in ((world.fails, False), (world.surely, True))
             for check, machines in listed.items()
-            if name in machines and check not in wire.Check.__members__.values() and not world.mended()
+            if name in machines and check not in wire.Check.__members__.values() and not world.repaired()
         ]
         return findings or [Finding(check="inspect", machine=name, ok=True)]
 

@@ -76,7 +76,7 @@ class World:
     """Epoch -> code version that a person ships while it starts."""
     unrestorable: dict[str, str] = field(default_factory=dict)
     """Tier (memory, peer, s3) -> what a proof of it finds wrong; all other tiers restore."""
-    mends_after_s: float = 0.0
+    repaired_after_s: float = 0.0
     """Seconds after which hardware that fails an inspection works again."""
     unloadable: list[int] = field(default_factory=list)
     """Steps whose state no rank can load."""
@@ -125,9 +125,9 @@ class World:
         """Return the job as it stands."""
         return self.ledger.job(self.job)
 
-    def mended(self) -> bool:
+    def repaired(self) -> bool:
         """Return whether hardware that failed an inspection works again."""
-        return bool(self.mends_after_s) and self.clock.now() - self.began_at >= self.mends_after_s
+        return bool(self.repaired_after_s) and self.clock.now() - self.began_at >= self.repaired_after_s
 
     def checkpoint(self, step: int) -> RemoteCheckpoint:
         """Return the checkpoint in S3 of one step."""

@@ -70,7 +70,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
         or _other(kept, context, policy)
         or update(kept, context)
         or move(kept, context, policy)
-        or _echoes(kept, context, policy)
+        or _cascading_failures(kept, context, policy)
     )
     if isinstance(decision, Classification):
         named = suspects.named(kept, decision.machine, context.job)
@@ -261,7 +261,7 @@ def _switch_may_explain(
     )
 
 
-def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
+def _cascading_failures(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
     """Judge lost-peer exits alone: wait a moment for the root cause; then it is a crash without a culprit."""
     cascades = [alert for alert in alerts if exits.is_cascade(alert)]
     if not cascades:

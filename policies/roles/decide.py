@@ -87,7 +87,7 @@ def decide(facts: RoleFacts, before: PlacesOfJob) -> Decided:
     load = Counter(each.machine for each in known)
     for name in may_start(facts.roles, ready, started=started):
         own = [each for each in known if each.role == name and not _due(each, facts.now)]
-        own += [_anew(each) for each in known if each.role == name and _due(each, facts.now)]
+        own += [_unplaced(each) for each in known if each.role == name and _due(each, facts.now)]
         others = load - Counter(each.machine for each in own)
         placed = place(
             name,
@@ -169,7 +169,7 @@ def _due(place: ReplicaPlace, now: float) -> bool:
     return bool(place.asked) and now - place.asked_at >= RETRY_S
 
 
-def _anew(place: ReplicaPlace) -> ReplicaPlace:
+def _unplaced(place: ReplicaPlace) -> ReplicaPlace:
     """Return a place that no machine has, so that its replica is placed again, on any machine."""
     return place.model_copy(update={"tried": (), "asked": "", "machine": ""})
 

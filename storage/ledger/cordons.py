@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from holdfast.errors import AnewError, RefusedError, StaleError
+from holdfast.errors import RefusedError, ReplacedUnitError, StaleError
 from holdfast.models.incarnation import same_unit, unit_of, why_another
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection
@@ -31,7 +31,7 @@ class Cordons(Connection):
 
         Raises:
             UnknownError: no such machine.
-            AnewError: it was restarted since.
+            ReplacedUnitError: it was restarted since.
             StaleError: it serves another job or none, or another run holds the lease.
         """
         with self._write() as session:
@@ -51,7 +51,7 @@ class Cordons(Connection):
 
         Raises:
             UnknownError: no such machine.
-            AnewError: it was restarted since.
+            ReplacedUnitError: it was restarted since.
             StaleError: it was put into service since, or another run holds the lease.
         """
         with self._write() as session:
@@ -116,7 +116,7 @@ class Cordons(Connection):
         if job is not None and holder:
             must_hold(session, job, holder)
         if why := why_another(name, incarnation, unit_of(row.incarnation)):
-            raise AnewError(why)
+            raise ReplacedUnitError(why)
         return row
 
     def begin_release(self, name: str, *, again: bool = False) -> Machine:

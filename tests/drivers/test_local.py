@@ -17,7 +17,7 @@ from holdfast.drivers import from_settings, processes
 from holdfast.drivers.base import Driver
 from holdfast.drivers.local import LocalDriver, machine_dir, shm_dir
 from holdfast.drivers.roster import RosterFile
-from holdfast.errors import AnewError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.errors import RefusedError, ReplacedUnitError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR
 from holdfast.settings import Settings
@@ -199,7 +199,7 @@ def test_what_was_started_anew_is_not_released_for_what_it_was(tmp_path: Path, o
     folder.mkdir(parents=True)
     (folder / "unit").write_text("u2")
     (folder / out).write_text(text)
-    with pytest.raises(AnewError, match="m0"):
+    with pytest.raises(ReplacedUnitError, match="m0"):
         LocalDriver(tmp_path, agent=TOY).release("m0", "life@u1")
     assert (folder / out).exists()
 
@@ -226,7 +226,7 @@ def test_only_what_is_out_of_service_is_restarted(driver: LocalDriver) -> None:
     with pytest.raises(RefusedError, match="in service"):
         driver.reboot(name, "x", "", 60)
     driver.evict(name, Scope.CLUSTER, "broken")
-    with pytest.raises(AnewError):
+    with pytest.raises(ReplacedUnitError):
         driver.reboot(name, "x", "a@another", 60)
     assert "nothing of it runs" in driver.reboot(name, "x", "", 60)
     assert driver.evicted(name) is not None

@@ -13,8 +13,8 @@ from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver
 from holdfast.drivers.slurm.commands import CommandAnswer
 from holdfast.errors import (
-    AnewError,
     RefusedError,
+    ReplacedUnitError,
     UnavailableError,
     UnknownError,
 )
@@ -179,7 +179,7 @@ def test_a_node_that_was_allocated_again_is_not_given_back_for_what_it_was(tmp_p
     run = queue.runner()
     asked = driver(tmp_path, run)
     assert asked.provision(1) == ["node1"]
-    with pytest.raises(AnewError, match="node1"):
+    with pytest.raises(ReplacedUnitError, match="node1"):
         asked.retire("node1", "life@7")
     assert run.count("scancel") == 0
     assert [machine.name for machine in asked.machines() if machine.alive] == ["node1"]
@@ -194,7 +194,7 @@ def test_a_node_that_was_allocated_again_is_not_released_for_what_it_was(tmp_pat
     asked.release("node1", "life@7")
     queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
     asked.evict("node1", Scope.CLUSTER, "Xid 79", "life@1")
-    with pytest.raises(AnewError, match="node1"):
+    with pytest.raises(ReplacedUnitError, match="node1"):
         asked.release("node1", "life@7")
     assert run.count("sbatch") == 1, "the first allocation"
     assert not any("state=resume" in " ".join(command) for command in run.asked)

@@ -18,9 +18,9 @@ from holdfast.drivers.kubernetes import api as module
 from holdfast.drivers.kubernetes.api import Api, BudgetError, BusyError, ConflictError, GoneError
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.errors import (
-    AnewError,
     HoldfastError,
     RefusedError,
+    ReplacedUnitError,
     SettingsError,
     UnauthorizedError,
     UnavailableError,
@@ -324,7 +324,7 @@ def test_a_machine_that_had_another_pod_is_not_released_for_what_it_was(api: Api
     why = bodies.EvictedNote(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", pod_uid="u-2")
     found = {"metadata": {"name": "m3", **bodies.intent_to_evict(why)["metadata"]}}
     server.answers = [(200, {}, {"items": [found]})]
-    with pytest.raises(AnewError, match="m3"):
+    with pytest.raises(ReplacedUnitError, match="m3"):
         KubernetesDriver(api).release("m3", "life@u-1")
     assert [method for method, *_ in server.asked] == ["GET"]
 

@@ -14,7 +14,7 @@ from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied
-from holdfast.errors import AnewError, SettingsError, UnavailableError
+from holdfast.errors import ReplacedUnitError, SettingsError, UnavailableError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
@@ -243,7 +243,7 @@ async def test_a_run_that_slept_forgets_no_machine_that_came_back(
             Register(machine=name, incarnation="i2@b", address="a:1", data_address="a:2", pid=1)
         )
         ctx.ledger.claim_standbys("gpt", 1)
-        raise AnewError(f"machine {name} was restarted")
+        raise ReplacedUnitError(f"machine {name} was restarted")
 
     run_job(ctx, "m0", "m1")
     add(ctx, "s0")

@@ -65,12 +65,12 @@ def routes(gateway: Gateway) -> APIRouter:
         known = body.model_copy(update={"checks": tuple(_cleaned(each) for each in body.checks)})
         machine, before = await asyncio.to_thread(site.ledger.register, known, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
-        anew = before is not None and before.incarnation != machine.incarnation
-        if before is not None and anew and before.state in (MachineState.ACTIVE, MachineState.STANDBY):
+        restarted = before is not None and before.incarnation != machine.incarnation
+        if before is not None and restarted and before.state in (MachineState.ACTIVE, MachineState.STANDBY):
             await asyncio.to_thread(
                 site.ledger.record_alert, _restarted(machine, site.clock.now()), None, "counted"
             )
-        if before is not None and anew and before.state is MachineState.ACTIVE:
+        if before is not None and restarted and before.state is MachineState.ACTIVE:
             site.spawn(gateway.exits.restarted(machine, before), f"restarted {machine.name}")
         return machine
 

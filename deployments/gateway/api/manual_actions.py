@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from holdfast.deployments.gateway.api.audit import Asked, audited, describe, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
-from holdfast.errors import AnewError, RefusedError
+from holdfast.errors import RefusedError, ReplacedUnitError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.history import ByHand
 from holdfast.models.job import ENDED
@@ -173,11 +173,11 @@ async def _restart(gateway: Gateway, before: Machine, incarnation: str) -> None:
     """Have the driver restart what was evicted; also what a release that failed had started, which never registered.
 
     Raises:
-        AnewError: another unit of that name registered since.
+        ReplacedUnitError: another unit of that name registered since.
     """
     try:
         await gateway.acts.release(before.name, incarnation)
-    except AnewError:
+    except ReplacedUnitError:
         present = await asyncio.to_thread(gateway.site.ledger.machine, before.name)
         if present.state is not MachineState.PROVISIONING or present.incarnation != before.incarnation:
             raise

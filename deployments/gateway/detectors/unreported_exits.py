@@ -28,7 +28,7 @@ class _Exit(NamedTuple):
     rank: int
 
 
-class UnheardExits:
+class UnreportedExits:
     """Compares what heartbeats show with what should run."""
 
     def __init__(self, site: Site, correlator: Correlator) -> None:

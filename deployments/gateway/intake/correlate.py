@@ -149,9 +149,9 @@ class Correlator:
         if not exits.is_cascade(alert):
             async with self._turns.of_other(job, received_at):
                 return await self._correlate(alert, received_at)
-        if self._turns.echo_crowded(job):
+        if self._turns.cascading_crowded(job):
             return Outcome(outcome=What.SUPPRESSED, message="more lost peers at once than are recorded")
-        async with self._turns.of_echo(job):
+        async with self._turns.of_cascading(job):
             return await self._correlate(alert, received_at)
 
     async def _correlate(self, alert: Alert, received_at: float) -> Outcome:

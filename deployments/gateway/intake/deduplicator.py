@@ -79,8 +79,8 @@ class Deduplicator:
         closed_at = self._closed.get(incident_id)
         if closed_at is None:
             return incident_id
-        asked_anew = alert.kind is AlertKind.MANUAL and not alert.fingerprint and alert.at > closed_at
-        return incident_id if now - closed_at < for_s and not asked_anew else None
+        asked_again = alert.kind is AlertKind.MANUAL and not alert.fingerprint and alert.at > closed_at
+        return incident_id if now - closed_at < for_s and not asked_again else None
 
     def may_join(self, incident_id: str, weight: Importance) -> bool:
         """Count one more alert for the incident; False when it has enough of this importance."""

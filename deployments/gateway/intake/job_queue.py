@@ -14,7 +14,7 @@ from itertools import count
 
 from holdfast.errors import UnavailableError
 
-ECHOES = 8
+MOST_CASCADING = 8
 """Cascading failures of a job that may wait: further ones report the same."""
 OTHERS = 512
 """Other alerts of a job that may wait; the senders of more are asked to retry."""
@@ -25,26 +25,26 @@ class JobQueue:
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._echoes: defaultdict[str, int] = defaultdict(int)
+        self._cascading: defaultdict[str, int] = defaultdict(int)
         self._others: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._numbers = count()
 
-    def echo_crowded(self, job: str) -> bool:
+    def cascading_crowded(self, job: str) -> bool:
         """Return whether enough cascading failures of ``job`` wait, so that no further one need wait."""
-        return self._echoes[job] >= ECHOES
+        return self._cascading[job] >= MOST_CASCADING
 
     def root_since(self, job: str) -> float | None:
         """Return when the first waiting alert that is no cascading failure arrived; None: none waits."""
         return next(iter(self._others[job].values()), None)
 
     @asynccontextmanager
-    async def of_echo(self, job: str) -> AsyncIterator[None]:
+    async def of_cascading(self, job: str) -> AsyncIterator[None]:
         """Hold the job's lock for a cascading failure."""
-        self._echoes[job] += 1
+        self._cascading[job] += 1
         try:
             await self._locks[job].acquire()
         finally:
-            self._echoes[job] -= 1
+            self._cascading[job] -= 1
         try:
             yield
         finally:

@@ -151,7 +151,7 @@ class KubernetesDriver:
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: the pod of that ``incarnation`` is gone, and the machine has another one.
+            ReplacedUnitError: the pod of that ``incarnation`` is gone, and the machine has another one.
             UnavailableError: a disruption budget holds the pod, or the pod does not go away.
             UnauthorizedError: the service account may not.
         """
@@ -180,14 +180,14 @@ class KubernetesDriver:
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
-            AnewError: it had another pod since ``incarnation``, and that was evicted or died.
+            ReplacedUnitError: it had another pod since ``incarnation``, and that was evicted or died.
         """
         found = self._set(machine)
         if found is None:
             raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
         why = bodies.evicted(found)
         if why is None:
-            self._start_anew_if_dead(machine, incarnation)
+            self._start_again_if_dead(machine, incarnation)
             return
         require_unit(machine, incarnation, why.pod_uid)
         self._park(machine)  # an eviction that was killed half way left a pod
@@ -200,7 +200,7 @@ class KubernetesDriver:
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: the pod of that ``incarnation`` is gone, and the machine has another one.
+            ReplacedUnitError: the pod of that ``incarnation`` is gone, and the machine has another one.
         """
         if (found := self._set(machine)) is None:
             return
@@ -221,7 +221,7 @@ class KubernetesDriver:
         """Refuse to act on ``machine`` where it has pods, and none of them is that of ``incarnation``.
 
         Raises:
-            AnewError: so it is.
+            ReplacedUnitError: so it is.
         """
         if here and unit_of(incarnation) not in {pod["metadata"]["uid"] for pod in here}:
             require_unit(machine, incarnation, here[0]["metadata"]["uid"])
@@ -298,7 +298,7 @@ class KubernetesDriver:
         else:
             self._pods.delete(pod, 0)
 
-    def _start_anew_if_dead(self, machine: str, incarnation: str) -> None:
+    def _start_again_if_dead(self, machine: str, incarnation: str) -> None:
         nodes = self._nodes.all()
         for pod in self._pods.of(machine):
             if not _alive(pod, nodes):

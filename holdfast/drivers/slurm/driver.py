@@ -160,7 +160,7 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site.
-            AnewError: the node was allocated again since ``incarnation``.
+            ReplacedUnitError: the node was allocated again since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
         if scope is Scope.CLUSTER:
@@ -191,7 +191,8 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site, or was given back.
-            AnewError: the node was allocated again since ``incarnation``, and that allocation was evicted or is over.
+            ReplacedUnitError: the node was allocated again since ``incarnation``, and that allocation was evicted or
+                is over.
             RefusedError: another user drained the node or set it down, or we may not resume it.
             UnavailableError: slurmctld does not answer.
         """
@@ -221,7 +222,7 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site.
-            AnewError: the node was allocated again since ``incarnation``.
+            ReplacedUnitError: the node was allocated again since ``incarnation``.
             RefusedError: it is in service, another user drained the node or set it down, or Slurm does not let us.
             UnavailableError: slurmctld does not answer, or the node did not come up in time.
         """
@@ -248,7 +249,7 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site.
-            AnewError: the node was allocated again since ``incarnation``.
+            ReplacedUnitError: the node was allocated again since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
         record, _ = self._look()

@@ -29,7 +29,7 @@ Node = Any
 PREFIX = "structure/"
 RANDOM = "rng/"
 """Before the names of random states."""
-MADE_ANEW = (PREFIX, RANDOM)
+REPLACED_PREFIXES = (PREFIX, RANDOM)
 """Objects of such names are never changed: others take their place."""
 _LEAVES = frozenset(("@plain", "@ref", "@same"))
 """Tags of nodes without others in them; plain data is the user's own, whatever it looks like."""

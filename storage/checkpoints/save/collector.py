@@ -174,7 +174,9 @@ class Collector:
 
 def _stays(name: str, value: object) -> bool:
     """Return whether the same object has the same contents: for these types every change makes a new object."""
-    return type(value) in _SCALARS or (type(value) in (dict, tuple) and name.startswith(structure.MADE_ANEW))
+    return type(value) in _SCALARS or (
+        type(value) in (dict, tuple) and name.startswith(structure.REPLACED_PREFIXES)
+    )
 
 
 def _fits(value: object, each: Placed) -> bool:

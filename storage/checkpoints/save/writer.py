@@ -93,7 +93,7 @@ class Save:
         self._transfer.finish()
 
     def doubt(self) -> None:
-        """Hear that a step was made meanwhile: unless something waited for the copy before, it may be in the save."""
+        """Record that a step was made meanwhile: unless something waited for the copy before, it may be in the save."""
         self.doubted = self.doubted or (bool(self._names) and not self._waited)
 
     def abandon(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.api import auth
-from holdfast.errors import AnewError, RecoveryError, StaleError, UnavailableError
+from holdfast.errors import RecoveryError, ReplacedUnitError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
@@ -299,7 +299,7 @@ async def test_what_a_release_that_failed_had_started_can_be_released(
     async def release(_machine: str, incarnation: str) -> None:
         asked.append(incarnation)
         if incarnation:
-            raise AnewError("machine m2 was restarted")
+            raise ReplacedUnitError("machine m2 was restarted")
 
     monkeypatch.setattr(kit.acts, "release", release)
     assert (await kit.post("/v1/machines/m2/release"))["state"] == "provisioning"
@@ -317,7 +317,7 @@ async def test_what_registered_since_and_was_evicted_again_is_not_released(
     async def release(machine: str, incarnation: str) -> None:
         asked.append(incarnation)
         kit.ledger.set_machine(machine, incarnation="i9", state=MachineState.CORDONED)
-        raise AnewError("machine m2 was restarted")
+        raise ReplacedUnitError("machine m2 was restarted")
 
     monkeypatch.setattr(kit.acts, "release", release)
     await kit.post("/v1/machines/m2/release", status=409)

@@ -92,8 +92,10 @@ async def test_few_echoes_wait_and_the_root_behind_them_only(kit: Kit, slow_ledg
     sent.append(asyncio.create_task(correlator.accept(root(kit))))
     outcomes: list[Outcome] = await asyncio.gather(*sent)
     await kit.settled()
-    assert len(slow_ledger) <= job_queue.ECHOES + 5
-    assert sum(answer.outcome is What.SUPPRESSED for answer in outcomes) >= 1000 - job_queue.ECHOES - 1
+    assert len(slow_ledger) <= job_queue.MOST_CASCADING + 5
+    assert (
+        sum(answer.outcome is What.SUPPRESSED for answer in outcomes) >= 1000 - job_queue.MOST_CASCADING - 1
+    )
     assert kit.incidents()[0].machine == "m1"
 
 
