@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+
+import pytest
 
 from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
@@ -102,6 +106,32 @@ def test_a_script_that_saves_now_and_then_is_moved_after_a_step_that_it_saved(
     paced.hurry()
     site.wait_done(name)
     each_step_once(site, name, last, steps)
+    assert digest(moved) == calm(site, steps)
+
+
+@pytest.mark.thorough
+def test_a_job_that_limits_what_saves_cost_is_recovered_and_moved(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    """Few steps are saved: a killed rank costs those since; a move costs none, since its boundary is saved."""
+    steps, last = 160, tmp_path / "steps"
+    moved, paced = tmp_path / "moved.pt", Paced(tmp_path)
+    record(paced.script, last)
+    machines = site.submit(
+        name, *("--out", str(moved)), steps=steps, code_dir=paced.code, first=40, max_overhead=0.01
+    ).machines
+    os.kill(site.pids(name)[1], signal.SIGKILL)
+    killed = site.wait_recovered(name)
+    assert killed.incident_class is IncidentClass.JOB_CRASH, site.told(name)
+    again = Path(f"{last}-0").read_text().split()
+    answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[0], "reason": "a test"})
+    assert answer.is_success, answer.text
+    incident = site.wait_recovered(name, 2)
+    assert dict(site.done(incident)) == MOVED, site.told(name)
+    paced.hurry()
+    site.wait_done(name)
+    after = [int(line) for line in Path(f"{last}-0").read_text().split()][len(again) :]
+    assert after == list(range(after[0], steps + 1)), "no step twice since the rank was killed"
     assert digest(moved) == calm(site, steps)
 
 
