@@ -20,11 +20,11 @@ def test_replicas_outlive_their_processes_and_their_node(
     site, name = slurm_site, "rl"
     submit(site, name, "rl", **own)
     roles = Roles(site, name)
-    wait_for(roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout"), 300)
+    wait_for(roles.describe, lambda: roles.step() >= 3 and roles.all_run("rollout"), 300)
     before, at_step = roles.trainer(), roles.step()
     kills = kill_rollouts(roles, 4, DEADLINE_S, 0.5)
-    assert kills == 4, roles.told()
-    wait_for(roles.told, lambda: roles.all_run("rollout") and roles.step() > at_step + 20)
+    assert kills == 4, roles.describe()
+    wait_for(roles.describe, lambda: roles.all_run("rollout") and roles.step() > at_step + 20)
     require_the_trainer_went_on(roles, before, name)
 
     places = {place["machine"] for place in roles.role("rollout")["places"]}
@@ -37,7 +37,7 @@ def test_replicas_outlive_their_processes_and_their_node(
         died = site.wait_recovered(name, 1)
         assert (died.incident_class, died.machine) == (IncidentClass.MACHINE_FAULT, lost)
     wait_for(
-        roles.told,
+        roles.describe,
         lambda: (
             roles.all_run("rollout")
             and lost not in {place["machine"] for place in roles.role("rollout")["places"]}
@@ -45,7 +45,7 @@ def test_replicas_outlive_their_processes_and_their_node(
         300,
     )
     at_step = roles.step()
-    wait_for(roles.told, lambda: roles.step() > at_step + 20)
+    wait_for(roles.describe, lambda: roles.step() > at_step + 20)
     if own:
         require_the_trainer_went_on(roles, before, name)
     site.http.post(f"/v1/jobs/{name}/stop").raise_for_status()

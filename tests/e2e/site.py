@@ -173,7 +173,7 @@ class Site:
             there = [state for state in states if state]
             return (there,) if len(there) == len(states) else None
 
-        (states,) = wait_for(lambda: f"all agents of {name} answer: {self.told(name)}", all_states)
+        (states,) = wait_for(lambda: f"all agents of {name} answer: {self.describe(name)}", all_states)
         ranks = [rank for state in states for run in state.jobs if run.job == name for rank in run.ranks]
         return {rank.rank: rank.pid for rank in ranks if rank.phase is not RankPhase.EXITED}
 
@@ -190,7 +190,7 @@ class Site:
     def wait_done(self, name: str, timeout_s: float = DEADLINE_S) -> None:
         """Wait until the job has done all its steps."""
         wait_for(
-            lambda: f"{name} done: {self.told(name)}",
+            lambda: f"{name} done: {self.describe(name)}",
             lambda: self.job(name).state is JobState.DONE,
             timeout_s,
         )
@@ -242,8 +242,10 @@ class Site:
             found = self.incident(name, number)
             return found if found and found.state is not IncidentState.OPEN else None
 
-        incident = wait_for(lambda: f"incident {name}-{number} closed: {self.told(name)}", closed, timeout_s)
-        assert incident.state is IncidentState.RECOVERED, self.told(name)
+        incident = wait_for(
+            lambda: f"incident {name}-{number} closed: {self.describe(name)}", closed, timeout_s
+        )
+        assert incident.state is IncidentState.RECOVERED, self.describe(name)
 
         def went_on() -> Incident | None:
             found = self.ledger.incident(incident.id)
@@ -251,7 +253,7 @@ class Site:
 
         return wait_for(f"a new step after {incident.id}", went_on)
 
-    def told(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """Everything about a job's incidents, for messages."""
         lines = [
             f"{i.id} {i.incident_class} {i.state} {i.reasons} {i.summary}"

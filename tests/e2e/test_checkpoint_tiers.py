@@ -75,7 +75,7 @@ def test_two_copies_in_all_are_enough_for_a_rank_and_for_a_machine(site: Site, n
         incident = site.wait_recovered(name, timeout_s=180)
         assert started(site, incident)["tier"] == Tier.MEMORY
         *_, last, new = site.epochs(name)
-        assert new.start_step >= (last.last_step or 0) - 5, site.told(name)
+        assert new.start_step >= (last.last_step or 0) - 5, site.describe(name)
         site.wait_more_steps(name)
 
 
@@ -111,7 +111,7 @@ def test_the_newest_checkpoint_in_s3_is_damaged(site: Site, name: str) -> None:
 
     _, refusing, going_on = site.epochs(name)
     assert (refusing.start_step, going_on.start_step) == (newest.step, older.step)
-    assert site.attempts(incident) == 1, site.told(name)
+    assert site.attempts(incident) == 1, site.describe(name)
     assert site.done(incident)["start"] == site.done(incident)["verify"] == 2
     reasons = {each.step: each.suspect_reason for each in site.ledger.checkpoints(name) if each.suspect}
     assert reasons.keys() == {newest.step}
@@ -145,7 +145,7 @@ def test_all_machines_reboot_and_go_on_from_their_disks(site: Site, name: str) -
             gateway.resume()
     incident = site.wait_recovered(name, timeout_s=240)
 
-    assert incident.incident_class is IncidentClass.JOB_CRASH, site.told(name)
+    assert incident.incident_class is IncidentClass.JOB_CRASH, site.describe(name)
     assert site.job(name).machines == before
     assert site.evicted() == set()
     restored = started(site, incident)

@@ -93,7 +93,8 @@ def test_a_job_is_scaled_down_up_and_to_zero(site: Site, name: str, tmp_path: Pa
             assert len(site.job(name).machines) == site.job(name).spec.world_size == machines
         else:
             wait_for(
-                lambda: f"at zero: {site.told(name)}", lambda: site.job(name).state is JobState.SCALED_TO_ZERO
+                lambda: f"at zero: {site.describe(name)}",
+                lambda: site.job(name).state is JobState.SCALED_TO_ZERO,
             )
             wait_for("its machines stand by", lambda: len(site.standbys()) >= 3)
             assert site.job(name).machines == ()
@@ -118,14 +119,14 @@ def test_without_a_standby_a_job_goes_on_with_fewer_machines_and_grows_back(
         lost = site.job(name).machines[1]
         site.fault("kill-machine", lost)
         incident = site.wait_recovered(name, number)
-        assert incident.incident_class is IncidentClass.MACHINE_FAULT, site.told(name)
+        assert incident.incident_class is IncidentClass.MACHINE_FAULT, site.describe(name)
         assert lost not in site.job(name).machines
         if site.done(incident)["shrink"]:
             break  # else the pool's schedule had made a new standby meanwhile
     else:
-        pytest.fail(f"it never shrank: {site.told(name)}")
+        pytest.fail(f"it never shrank: {site.describe(name)}")
     site.release_evicted()
-    wait_for(lambda: f"grown: {site.told(name)}", lambda: len(site.job(name).machines) == 3)
+    wait_for(lambda: f"grown: {site.describe(name)}", lambda: len(site.job(name).machines) == 3)
     assert IncidentClass.SCALE_JOB in {each.incident_class for each in site.ledger.incidents(job=name)}
     (tmp_path / "hurry").touch()
     site.wait_done(name)

@@ -233,7 +233,7 @@ def test_control_two_epochs_at_once_are_seen() -> None:
 def assert_one_restart(site: Site, incident: Incident, *expected: IncidentClass) -> None:
     """One incident, one restart of the job, one open epoch, the old one closed before the new one was opened."""
     name = incident.job
-    assert incident.incident_class in expected, site.told(name)
+    assert incident.incident_class in expected, site.describe(name)
     assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id]
     assert site.done(incident)["start"] == 1, site.done(incident)
     old, new = site.epochs(name)

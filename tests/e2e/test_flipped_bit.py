@@ -35,13 +35,13 @@ def test_a_flipped_bit_is_found_and_its_machine_evicted(site: Site, name: str, t
         lambda: compared(site) > before + 1,
         120,
     )
-    assert site.incident(name) is None, site.told(name)
+    assert site.incident(name) is None, site.describe(name)
     site.fault("flip-bit", machines[2])
 
     asked, _ = wait_suspended(site, name)
     (signal,) = [alert for alert in asked.alerts if alert.kind is AlertKind.REPLICA_DIFFERS]
-    assert (asked.incident_class, asked.machine) == (IncidentClass.SILENT_CORRUPTION, machines[2]), site.told(
-        name
+    assert (asked.incident_class, asked.machine) == (IncidentClass.SILENT_CORRUPTION, machines[2]), (
+        site.describe(name)
     )
     assert (signal.rank, len(signal.evidence["paths"])) == (2, 1), signal.evidence
     good = signal.evidence["last_good_step"]
@@ -49,14 +49,14 @@ def test_a_flipped_bit_is_found_and_its_machine_evicted(site: Site, name: str, t
     site.http.post(f"/v1/incidents/{asked.id}/approve", json=answer).raise_for_status()
     incident = site.wait_recovered(name)
     done = dict(site.done(incident))
-    assert (done.get("check", 0), done.get("replay", 0), done["evict"]) == (0, 0, 1), site.told(name)
-    assert site.evicted() == {machines[2]}, site.told(name)
-    assert 0 < site.epochs(name)[1].start_step <= good, site.told(name)
+    assert (done.get("check", 0), done.get("replay", 0), done["evict"]) == (0, 0, 1), site.describe(name)
+    assert site.evicted() == {machines[2]}, site.describe(name)
+    assert 0 < site.epochs(name)[1].start_step <= good, site.describe(name)
     suspect = [each.step for each in site.ledger.checkpoints(name) if each.epoch == 1 and each.suspect]
     assert all(step > good for step in suspect)
 
     site.wait_done(name)
-    assert site.incident(name, 2) is None, site.told(name)
+    assert site.incident(name, 2) is None, site.describe(name)
     site.submit(f"{name}-calm", "--out", str(calm), steps=STEPS, machines=4, spare=0)
     site.wait_done(f"{name}-calm")
     assert digest(faulty) == digest(calm)

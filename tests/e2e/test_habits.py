@@ -30,8 +30,10 @@ def test_independent_kills_steps_apart_are_each_retried(site: Site, name: str) -
     for number, rank in enumerate((3, 0, 2, 1), start=1):
         site.fault("kill-rank", job.machines[rank // 2], rank)
         incident = site.wait_recovered(name, number)
-        assert (incident.incident_class, incident.rank) == (IncidentClass.JOB_CRASH, rank), site.told(name)
-        assert site.job(name).machines == job.machines, site.told(name)
+        assert (incident.incident_class, incident.rank) == (IncidentClass.JOB_CRASH, rank), site.describe(
+            name
+        )
+        assert site.job(name).machines == job.machines, site.describe(name)
         site.wait_more_steps(name, 4)
     assert site.job(name).state is JobState.RUNNING
     assert {epoch.code_version for epoch in site.epochs(name)} == {job.code_version}
@@ -43,16 +45,16 @@ def test_an_evaluation_that_nobody_declared_is_no_hang(site: Site, name: str, tm
     paced = Paced(tmp_path, EVALUATES)
     site.submit(name, code_dir=paced.code, first=10)
     site.wait_step(name, 85, 240)
-    assert site.ledger.incidents(job=name) == [], site.told(name)
+    assert site.ledger.incidents(job=name) == [], site.describe(name)
 
 
 def test_a_root_that_joins_late_takes_the_machine_with_it(site: Site, name: str) -> None:
     """An Xid 79 after the crash that it caused: it is evicted before the job starts again, not after one more fault."""
     before = site.submit(name).machines
     site.fault("kill-rank", before[1])
-    wait_for(lambda: f"an incident: {site.told(name)}", lambda: site.incident(name))
+    wait_for(lambda: f"an incident: {site.describe(name)}", lambda: site.incident(name))
     site.fault("xid-79", before[1])
     site.wait_recovered(name)
-    assert len(site.ledger.incidents(job=name)) == 1, site.told(name)
-    assert site.evicted() == {before[1]}, site.told(name)
+    assert len(site.ledger.incidents(job=name)) == 1, site.describe(name)
+    assert site.evicted() == {before[1]}, site.describe(name)
     assert [before[1] in epoch.machines for epoch in site.epochs(name)] == [True, False]

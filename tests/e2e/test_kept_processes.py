@@ -32,8 +32,8 @@ def kill(pid: int) -> None:
 def recovered(site: Site, name: str, expected: IncidentClass) -> Incident:
     """The one incident, which its first attempt recovered in one new epoch."""
     incident = site.wait_recovered(name)
-    assert incident.incident_class is expected, site.told(name)
-    assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2], site.told(name)
+    assert incident.incident_class is expected, site.describe(name)
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2], site.describe(name)
     return incident
 
 
@@ -65,7 +65,7 @@ def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str,
     kill(before[5])
     incident = recovered(site, name, IncidentClass.JOB_CRASH)
     after, held = site.pids(name), held_by_gloo(site, incident)
-    assert {rank for rank in before if before[rank] != after[rank]} == {5} | held, site.told(name)
+    assert {rank for rank in before if before[rank] != after[rank]} == {5} | held, site.describe(name)
     assert f"{7 - len(held)} of 8 ranks in their processes" in incident.summary, incident.summary
     diagnosed_beside_the_training(site, incident)
     paced.hurry()
@@ -79,7 +79,7 @@ def test_the_machine_where_ranks_met_is_lost(site: Site, name: str) -> None:
     site.fault("kill-machine", site.job(name).machines[0])
     incident = recovered(site, name, IncidentClass.MACHINE_FAULT)
     after, held = site.pids(name), held_by_gloo(site, incident)
-    assert {rank for rank in before if before[rank] != after[rank]} == {0, 1} | held, site.told(name)
+    assert {rank for rank in before if before[rank] != after[rank]} == {0, 1} | held, site.describe(name)
     if not held:
         assert "2 of 4 ranks in their processes" in incident.summary, incident.summary
 
@@ -92,7 +92,7 @@ def test_a_process_that_cannot_be_stopped_in_time_is_replaced(site: Site, name: 
     kill(before[3])
     recovered(site, name, IncidentClass.JOB_CRASH)
     after = site.pids(name)
-    assert (after[0], after[1]) == (before[0], before[1]), site.told(name)
+    assert (after[0], after[1]) == (before[0], before[1]), site.describe(name)
     assert after[2] != before[2]
     assert not psutil.pid_exists(before[2])
 
@@ -104,8 +104,8 @@ def test_a_second_death_while_the_first_is_recovered(site: Site, name: str) -> N
     kill(before[0])
     site.wait_recovered(name)
     kill(before[3])
-    wait_for(lambda: f"a second recovery: {site.told(name)}", lambda: len(site.epochs(name)) == 3)
+    wait_for(lambda: f"a second recovery: {site.describe(name)}", lambda: len(site.epochs(name)) == 3)
     site.wait_recovered(name, 2)
     after = site.pids(name)
-    assert (after[1], after[2]) == (before[1], before[2]), site.told(name)
+    assert (after[1], after[2]) == (before[1], before[2]), site.describe(name)
     assert site.epochs(name)[-1].epoch == 3

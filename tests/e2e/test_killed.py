@@ -90,7 +90,7 @@ def test_killed_recovery_is_finished_and_nothing_is_done_twice(site: Site, name:
         site.fault(FAULTS[kill.playbook], machines[1])
         incident, started = strike(site, f"{name}-{number}", kill)
         recovered = site.wait_recovered(name, number)
-        assert recovered.incident_class is kill.playbook, site.told(name)
+        assert recovered.incident_class is kill.playbook, site.describe(name)
         assert_done_once(site, name, recovered, machines)
         if started is not None:
             assert_not_started_again(site, name, incident, started)

@@ -47,7 +47,7 @@ def test_bug_in_the_first_version_asks_a_human(site: Site, name: str, tmp_path: 
     before = site.submit(name, code_dir=tmp_path, first=0).machines
 
     incident = wait_closed(site, name)
-    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.told(name)
+    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.describe(name)
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "roll back" in incident.summary
     assert site.flow_run(incident)["state"]["type"] in ("RUNNING", "COMPLETED")

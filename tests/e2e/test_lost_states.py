@@ -33,7 +33,7 @@ def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, 
     site.wait_more_steps(name, 10)
     site.kill_machines(*before)
     incident = wait_closed(site, name)
-    assert incident.state is IncidentState.NEEDS_HUMAN, site.told(name)
+    assert incident.state is IncidentState.NEEDS_HUMAN, site.describe(name)
     assert f"holdfast resume {name} --from-scratch" in incident.summary
     assert [each.epoch for each in site.epochs(name)] == [1]
     assert site.job(name).state is JobState.FAILED
@@ -78,10 +78,10 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
 
     incident = site.wait_recovered(name, timeout_s=240)
     assert incident.incident_class is IncidentClass.JOB_CRASH
-    assert "abandoned" in incident.summary, site.told(name)
+    assert "abandoned" in incident.summary, site.describe(name)
     *lit, good = [each.start_step for each in site.epochs(name)][1:]
-    assert good == 10, site.told(name)
-    assert lit == [20, 20], site.told(name)
+    assert good == 10, site.describe(name)
+    assert lit == [20, 20], site.describe(name)
     assert site.evicted() == set()
 
 
@@ -100,11 +100,11 @@ def test_a_job_all_of_whose_states_crash_is_never_begun_from_zero(
         found = [site.incident(name, number) for number in numbers]
         return bool(found and found[-1] and found[-1].state is IncidentState.NEEDS_HUMAN)
 
-    wait_for(lambda: site.told(name), asked, 600)
+    wait_for(lambda: site.describe(name), asked, 600)
     first, *later = [each.start_step for each in site.epochs(name)]
     assert first == 0
-    assert 0 not in later, site.told(name)
-    assert later[:2] == [20, 20], site.told(name)
-    assert set(later) == {20, 10}, site.told(name)
-    assert later == sorted(later, reverse=True), site.told(name)
-    assert site.job(name).state is JobState.FAILED, site.told(name)
+    assert 0 not in later, site.describe(name)
+    assert later[:2] == [20, 20], site.describe(name)
+    assert set(later) == {20, 10}, site.describe(name)
+    assert later == sorted(later, reverse=True), site.describe(name)
+    assert site.job(name).state is JobState.FAILED, site.describe(name)

@@ -128,7 +128,7 @@ def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
     assert agent is not None
     agent.kill()
     incident = site.wait_recovered(name)
-    assert incident.incident_class is IncidentClass.MACHINE_FAULT, site.told(name)
+    assert incident.incident_class is IncidentClass.MACHINE_FAULT, site.describe(name)
     assert incident.machine == before[1]
     assert site.evicted() == {before[1]}
     assert site.job(name).machines[0] == before[0]
@@ -149,7 +149,7 @@ def test_stopped_gateway_is_not_taken_for_dead_machines(site: Site, name: str) -
         gateway.resume()
     now = site.step(name)
     wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
-    assert site.incident(name) is None, site.told(name)
+    assert site.incident(name) is None, site.describe(name)
     assert site.evicted() == set()
     assert [epoch.epoch for epoch in site.epochs(name)] == [1]
 

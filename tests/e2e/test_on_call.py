@@ -69,7 +69,7 @@ def wait_closed(site: Site, name: str, number: int = 1) -> Incident:
         found = site.incident(name, number)
         return found if found and found.state is not IncidentState.OPEN else None
 
-    return wait_for(lambda: f"{name}-{number} is closed: {site.told(name)}", closed)
+    return wait_for(lambda: f"{name}-{number} is closed: {site.describe(name)}", closed)
 
 
 def wait_asked(site: Site, name: str) -> str:
@@ -79,7 +79,7 @@ def wait_asked(site: Site, name: str) -> str:
         ask = page(site, f"jobs/{name}")["ask"]
         return ask["question"] if ask else None
 
-    return wait_for(lambda: f"a question about {name}: {site.told(name)}", asked)
+    return wait_for(lambda: f"a question about {name}: {site.describe(name)}", asked)
 
 
 def wait_cancelled(site: Site, run: str) -> str:
@@ -112,11 +112,11 @@ def test_a_rank_that_dies_while_a_slow_machine_is_looked_for_ends_the_search(
         found = site.ledger.actions(f"{name}-1")
         return any(each.kind == "vote" and each.state is ActionState.INTENT for each in found)
 
-    wait_for(lambda: f"the vote has begun: {site.told(name)}", votes)
+    wait_for(lambda: f"the vote has begun: {site.describe(name)}", votes)
     site.fault("kill-rank", machines[1])
     second = site.wait_recovered(name, 2)
     first = site.ledger.incident(f"{name}-1")
-    assert first.state is IncidentState.DISMISSED, site.told(name)
+    assert first.state is IncidentState.DISMISSED, site.describe(name)
     assert second.incident_class is IncidentClass.JOB_CRASH
     assert "Handed over to a job_crash" in first.summary
     assert f"{name}-1 (fail_slow) was worked on until then" in cli(site, "incident", second.id)
@@ -134,7 +134,7 @@ def test_a_question_that_a_dead_rank_answers_is_taken_back(site: Site, name: str
     assert [each["job"] for each in page(site, "overview")["asks"]] == [name]
     site.fault("kill-rank", machines[1])
     second = site.wait_recovered(name, 2)
-    assert second.incident_class is IncidentClass.JOB_CRASH, site.told(name)
+    assert second.incident_class is IncidentClass.JOB_CRASH, site.describe(name)
     assert f"{name}-1 is over (dismissed)" in wait_cancelled(site, run)
     assert page(site, "overview")["asks"] == []
     assert site.job(name).machines == machines
@@ -178,7 +178,7 @@ def test_a_refused_command_line_is_told_in_its_own_words(site: Site, name: str) 
     """All ranks end with status 2: no machine is looked at, nothing is replayed, a person reads the message."""
     machines = site.submit(name, "--warm-up", "10", first=0).machines
     incident = wait_closed(site, name)
-    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.told(name)
+    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.describe(name)
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "unrecognized arguments: --warm-up 10" in incident.summary
     assert "unrecognized arguments: --warm-up 10" in cli(site, "incidents", "--job", name)
@@ -202,7 +202,7 @@ def test_a_machine_that_came_back_while_its_eviction_was_asked_about_stays(caref
     answer = {"approve": True, "by": "ann", "reason": "replace it"}
     site.http.post(f"/v1/incidents/{name}-1/approve", json=answer).raise_for_status()
     incident = site.wait_recovered(name)
-    assert site.evicted() == set(), site.told(name)
+    assert site.evicted() == set(), site.describe(name)
     assert site.job(name).machines == machines
     assert f"{machines[1]} restarted since and stays" in incident.summary
 

@@ -50,7 +50,7 @@ def each_step_once(site: Site, name: str, last: Path, steps: int) -> None:
     """Check that each rank completed each step once, as :func:`record` has them in ``last``."""
     for rank in (0, 1):
         told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
-        assert told == list(range(1, steps + 1)), site.told(name)
+        assert told == list(range(1, steps + 1)), site.describe(name)
 
 
 def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, 
         answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[slot], "reason": "a test"})
         assert answer.is_success, answer.text
         incident = site.wait_recovered(name, number)
-        assert incident.incident_class is IncidentClass.PLANNED_MOVE, site.told(name)
-        assert dict(site.done(incident)) == MOVED, site.told(name)
+        assert incident.incident_class is IncidentClass.PLANNED_MOVE, site.describe(name)
+        assert dict(site.done(incident)) == MOVED, site.describe(name)
         after = site.job(name).machines
-        assert [slot] == [at for at in (0, 1) if after[at] != machines[at]], site.told(name)
+        assert [slot] == [at for at in (0, 1) if after[at] != machines[at]], site.describe(name)
         wait_for("it stands by again", lambda: _stands_by(site, machines[slot]))  # noqa: B023
     assert site.evicted() == set()
     assert site.ledger.offences(0.0) == offences
@@ -101,7 +101,7 @@ def test_a_script_that_saves_now_and_then_is_moved_after_a_step_that_it_saved(
     answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[1], "reason": "a test"})
     assert answer.is_success, answer.text
     incident = site.wait_recovered(name)
-    assert dict(site.done(incident)) == MOVED, site.told(name)
+    assert dict(site.done(incident)) == MOVED, site.describe(name)
     assert site.job(name).machines[0] == machines[0] != site.job(name).machines[1] != machines[1]
     paced.hurry()
     site.wait_done(name)
@@ -122,12 +122,12 @@ def test_a_job_that_limits_what_saves_cost_is_recovered_and_moved(
     ).machines
     os.kill(site.pids(name)[1], signal.SIGKILL)
     killed = site.wait_recovered(name)
-    assert killed.incident_class is IncidentClass.JOB_CRASH, site.told(name)
+    assert killed.incident_class is IncidentClass.JOB_CRASH, site.describe(name)
     again = Path(f"{last}-0").read_text().split()
     answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[0], "reason": "a test"})
     assert answer.is_success, answer.text
     incident = site.wait_recovered(name, 2)
-    assert dict(site.done(incident)) == MOVED, site.told(name)
+    assert dict(site.done(incident)) == MOVED, site.describe(name)
     paced.hurry()
     site.wait_done(name)
     after = [int(line) for line in Path(f"{last}-0").read_text().split()][len(again) :]

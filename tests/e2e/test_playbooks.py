@@ -51,9 +51,9 @@ def assert_in_place(site: Site, name: str, before: tuple[str, ...]) -> None:
 def assert_one_incident(site: Site, name: str, expected: IncidentClass, actions: dict[str, int]) -> Incident:
     """One incident, recovered at its first attempt by exactly these actions, in one new epoch."""
     incident = site.wait_recovered(name)
-    assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id], site.told(name)
-    assert incident.incident_class is expected, site.told(name)
-    assert site.attempts(incident) == 1, site.told(name)
+    assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id], site.describe(name)
+    assert incident.incident_class is expected, site.describe(name)
+    assert site.attempts(incident) == 1, site.describe(name)
     assert dict(site.done(incident)) == actions
     assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2]
     assert site.job(name).state is JobState.RUNNING
@@ -104,11 +104,11 @@ def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
         site.fault("hang-rank", before[1])
         wait_for("the rank is stopped", lambda: stopped.status() == psutil.STATUS_STOPPED)  # noqa: B023
         incident = site.wait_recovered(name, number)
-        assert incident.incident_class is IncidentClass.JOB_HANG, site.told(name)
+        assert incident.incident_class is IncidentClass.JOB_HANG, site.describe(name)
         if number == 1:
-            assert dict(site.done(incident)) == {"stacks": 1, **IN_PLACE}, site.told(name)
+            assert dict(site.done(incident)) == {"stacks": 1, **IN_PLACE}, site.describe(name)
             assert_in_place(site, name, before)
-    assert dict(site.done(incident)) == {"stacks": 1, "rung": 1, **REPLACED}, site.told(name)
+    assert dict(site.done(incident)) == {"stacks": 1, "rung": 1, **REPLACED}, site.describe(name)
     assert_replaced(site, name, before, before[1])
     assert not stopped.is_running()
     assert f"{before[1]} stands out again: processes of ranks 1 are stopped" in incident.summary
@@ -131,12 +131,12 @@ def test_rank_that_does_not_end_is_a_hang(site: Site, name: str, tmp_path: Path)
     site.wait_done(name)
 
     (incident,) = site.ledger.incidents(job=name)
-    assert incident.incident_class is IncidentClass.JOB_HANG, site.told(name)
+    assert incident.incident_class is IncidentClass.JOB_HANG, site.describe(name)
     incident = wait_for(
-        lambda: f"its end: {site.told(name)}",
+        lambda: f"its end: {site.describe(name)}",
         lambda: (found := site.ledger.incident(incident.id)).state is not IncidentState.OPEN and found,
     )
-    assert incident.state is IncidentState.RECOVERED, site.told(name)
+    assert incident.state is IncidentState.RECOVERED, site.describe(name)
     assert [epoch.start_step for epoch in site.epochs(name)] == [0, 20]
     assert_in_place(site, name, before)
 
@@ -159,7 +159,7 @@ def test_a_batch_at_which_the_job_fell_twice_is_passed_over(site: Site, name: st
     site.wait_done(name)
 
     newest = site.ledger.incidents(job=name)[0]
-    assert newest.incident_class is IncidentClass.JOB_CRASH, site.told(name)
+    assert newest.incident_class is IncidentClass.JOB_CRASH, site.describe(name)
     assert "came after step 11 2 times" in newest.summary
     assert "the data of step 12 is skipped" in newest.summary
     assert site.ledger.skipped_steps(name) == (12,)
@@ -223,8 +223,8 @@ def test_code_bug_is_rolled_back(site: Site, name: str, tmp_path: Path) -> None:
     # Had it raised before the update was found to be up, it would have been taken back as one that does not come up.
     paced.hurry()
     incident = site.wait_recovered(name, 2)
-    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.told(name)
-    assert site.attempts(incident) == 1, site.told(name)
+    assert incident.incident_class is IncidentClass.USER_CODE_ERROR, site.describe(name)
+    assert site.attempts(incident) == 1, site.describe(name)
     assert dict(site.done(incident)) == ROLLED_BACK
     assert "TypeError" in " ".join(incident.reasons)
     assert_in_place(site, name, before)

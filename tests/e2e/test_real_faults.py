@@ -78,8 +78,8 @@ def test_a_disk_that_turns_read_only_costs_its_machine(site: Site, name: str, tm
     before = submit(site, name, tmp_path)
     with lasting(site.home, "readonly-disk", before[1]):
         incident = site.wait_recovered(name)
-    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
-    assert site.evicted() == {before[1]}, site.told(name)
+    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.describe(name)
+    assert site.evicted() == {before[1]}, site.describe(name)
     assert before[0] in site.job(name).machines
 
 
@@ -88,8 +88,8 @@ def test_a_mount_whose_server_never_answers_costs_its_machine(site: Site, name: 
     before = submit(site, name, tmp_path)
     with silent(machine_dir(site.home, before[1]) / "shared"):
         incident = site.wait_recovered(name)
-        assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
-        assert site.evicted() == {before[1]}, site.told(name)
+        assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.describe(name)
+        assert site.evicted() == {before[1]}, site.describe(name)
     assert before[0] in site.job(name).machines
 
 
@@ -98,8 +98,8 @@ def test_a_disk_that_fills_up_under_a_script_costs_its_machine(site: Site, name:
     before = submit(site, name, tmp_path, '(folder / f"log-{step}").write_bytes(bytes(4096))')
     with lasting(site.home, "full-disk", before[0]):
         incident = site.wait_recovered(name)
-    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
-    assert site.evicted() == {before[0]}, site.told(name)
+    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.describe(name)
+    assert site.evicted() == {before[0]}, site.describe(name)
 
 
 def test_a_rank_killed_for_want_of_memory_is_tried_again(site: Site, name: str, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_a_rank_killed_for_want_of_memory_is_tried_again(site: Site, name: str, 
     with lasting(site.home, "memory-pressure", before[1]):
         incident = site.wait_recovered(name)
     assert AlertKind.OOM_KILL in kinds(site, before[1])
-    assert incident.incident_class is IncidentClass.HOST_PRESSURE, site.told(name)
-    assert site.evicted() == set(), site.told(name)
+    assert incident.incident_class is IncidentClass.HOST_PRESSURE, site.describe(name)
+    assert site.evicted() == set(), site.describe(name)
     assert site.job(name).machines == before
 
 
@@ -144,8 +144,8 @@ def test_a_rank_that_fails_for_want_of_processor_time_is_tried_again(
         )
     recovered = site.wait_recovered(name)
     assert incident.id == recovered.id
-    assert recovered.incident_class is IncidentClass.HOST_PRESSURE, site.told(name)
-    assert site.evicted() == set(), site.told(name)
+    assert recovered.incident_class is IncidentClass.HOST_PRESSURE, site.describe(name)
+    assert site.evicted() == set(), site.describe(name)
     assert site.job(name).machines == before
 
 
@@ -170,7 +170,7 @@ def test_an_s3_that_answers_503_touches_no_machine(site: Site, name: str, tmp_pa
         wait_for("it is waited for", lambda: site.ledger.actions(incident.id))
     site.wait_well()
     recovered = site.wait_recovered(name, timeout_s=200)
-    assert recovered.incident_class is IncidentClass.EXTERNAL_SERVICE, site.told(name)
-    assert site.evicted() == set(), site.told(name)
+    assert recovered.incident_class is IncidentClass.EXTERNAL_SERVICE, site.describe(name)
+    assert site.evicted() == set(), site.describe(name)
     assert site.job(name).machines == before
     assert site.job(name).state is JobState.RUNNING

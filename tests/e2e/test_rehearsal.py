@@ -57,8 +57,8 @@ def test_what_cannot_be_restored_is_found_while_the_job_trains(site: Site, name:
         found = site.incident(name)
         return found if found and found.state is not IncidentState.OPEN else None
 
-    incident = wait_for(lambda: f"an incident that asks: {site.told(name)}", asked, 180)
-    assert incident.incident_class is IncidentClass.CHECKPOINT_UNRESTORABLE, site.told(name)
+    incident = wait_for(lambda: f"an incident that asks: {site.describe(name)}", asked, 180)
+    assert incident.incident_class is IncidentClass.CHECKPOINT_UNRESTORABLE, site.describe(name)
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "not trusted" in incident.summary
     told = restore_of(site, name)
@@ -80,7 +80,7 @@ def test_what_cannot_be_restored_is_found_while_the_job_trains(site: Site, name:
     site.wait_more_steps(name)
     wait_for("all that is saved is proven", lambda: memory_proven(doctor(site, name)[1]), 120)
     wait_for(
-        lambda: f"the incident ends by itself: {site.told(name)}",
+        lambda: f"the incident ends by itself: {site.describe(name)}",
         lambda: site.ledger.incident(incident.id).state is IncidentState.RECOVERED,
     )
     assert "restore proven at step" in restore_of(site, name)

@@ -75,7 +75,7 @@ class Roles:
             return int(pid)
         return 0
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return str({key: self.status()[key] for key in ("state", "epoch", "step", "roles")})
 
 
@@ -101,19 +101,20 @@ def test_killed_rollouts_cost_the_trainer_no_step(site: Site, name: str) -> None
     submit(site, name, "rl")
     roles = Roles(site, name)
     wait_for(
-        roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout") and roles.role("reward")["ready"]
+        roles.describe,
+        lambda: roles.step() >= 3 and roles.all_run("rollout") and roles.role("reward")["ready"],
     )
     before, at_step = roles.trainer(), roles.step()
     # More than there are workers: some are killed twice.
     kills = kill_rollouts(roles, 6, DEADLINE_S, 0.5)
-    assert kills == 6, roles.told()
-    wait_for(roles.told, lambda: roles.all_run("rollout"))
-    wait_for(roles.told, lambda: roles.step() > at_step + 50)
-    wait_for(roles.told, lambda: roles.role("rollout")["restarts"] >= kills)
+    assert kills == 6, roles.describe()
+    wait_for(roles.describe, lambda: roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: roles.step() > at_step + 50)
+    wait_for(roles.describe, lambda: roles.role("rollout")["restarts"] >= kills)
     require_the_trainer_went_on(roles, before, name)
     answer = site.http.post(f"/v1/jobs/{name}/roles/rollout/scale", json={"replicas": 2})
     assert answer.is_success, answer.text
-    wait_for(roles.told, lambda: len(roles.role("rollout")["places"]) == 2 and roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: len(roles.role("rollout")["places"]) == 2 and roles.all_run("rollout"))
     require_the_trainer_went_on(roles, before, name)
 
 
@@ -123,15 +124,15 @@ def test_ten_minutes_of_killed_rollouts_never_stop_the_trainer(site: Site, name:
     """It makes steps in each of them, in the same processes, and every worker is back at the end."""
     submit(site, name, "rl")
     roles = Roles(site, name)
-    wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: roles.step() >= 20 and roles.all_run("rollout"))
     before, kills = roles.trainer(), 0
     for _ in range(MINUTES):
         at_step = roles.step()
         kills += kill_rollouts(roles, math.inf, 60.0, 3.0)
-        assert roles.step() > at_step, roles.told()
+        assert roles.step() > at_step, roles.describe()
     assert kills >= 10 * MINUTES
     require_the_trainer_went_on(roles, before, name)
-    wait_for(roles.told, lambda: roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: roles.all_run("rollout"))
 
 
 @pytest.mark.thorough
@@ -139,14 +140,14 @@ def test_replicas_of_a_lost_machine_are_placed_on_others(site: Site, name: str) 
     """The trainer recovers as ever; workers elsewhere keep their processes."""
     submit(site, name, "rl")
     roles = Roles(site, name)
-    wait_for(roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: roles.step() >= 3 and roles.all_run("rollout"))
     lost = site.job(name).machines[1]
     kept = {p["index"]: p["pid"] for p in roles.role("rollout")["places"] if p["machine"] != lost}
     answer = site.http.post(f"/v1/machines/{lost}/evict", json={"reason": "test"})
     assert answer.is_success, answer.text
-    wait_for(roles.told, lambda: site.ledger.machine(lost).state is MachineState.CORDONED)
+    wait_for(roles.describe, lambda: site.ledger.machine(lost).state is MachineState.CORDONED)
     wait_for(
-        roles.told,
+        roles.describe,
         lambda: (
             roles.all_run("rollout") and all(p["machine"] != lost for p in roles.role("rollout")["places"])
         ),
@@ -170,23 +171,25 @@ def test_machines_of_a_roles_own_come_and_go_and_the_trainer_loses_no_step(site:
             machine
         }
 
-    wait_for(roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout"))
+    wait_for(roles.describe, lambda: roles.step() >= 3 and roles.all_run("rollout"))
     before, (first,) = roles.trainer(), own()
     assert on_own(first)
     assert first not in site.job(name).machines
     site.fault("kill-machine", first)
-    wait_for(roles.told, lambda: own() not in ([], [first]) and roles.all_run("rollout") and on_own(own()[0]))
+    wait_for(
+        roles.describe, lambda: own() not in ([], [first]) and roles.all_run("rollout") and on_own(own()[0])
+    )
     (second,) = own()
     at_step = roles.step()
     answer = site.http.post(f"/v1/machines/{second}/evict", json={"reason": "test"})
     assert answer.is_success, answer.text
-    wait_for(roles.told, lambda: site.ledger.machine(second).state is MachineState.CORDONED)
-    wait_for(roles.told, lambda: own() != [] and roles.all_run("rollout") and on_own(own()[0]))
-    wait_for(roles.told, lambda: roles.step() > at_step + 20)
+    wait_for(roles.describe, lambda: site.ledger.machine(second).state is MachineState.CORDONED)
+    wait_for(roles.describe, lambda: own() != [] and roles.all_run("rollout") and on_own(own()[0]))
+    wait_for(roles.describe, lambda: roles.step() > at_step + 20)
     require_the_trainer_went_on(roles, before, name)
     answer = site.http.post(f"/v1/jobs/{name}/stop")
     assert answer.is_success, answer.text
-    wait_for(roles.told, lambda: site.ledger.machines(job=name) == [])
+    wait_for(roles.describe, lambda: site.ledger.machines(job=name) == [])
 
 
 @pytest.mark.thorough
@@ -194,22 +197,22 @@ def test_a_parameter_server_that_is_killed_is_filled_again(site: Site, name: str
     """Its workers are killed too; the trainer goes on, and the loss falls on."""
     submit(site, name, "parameter_server")
     roles = Roles(site, name)
-    wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("worker"))
+    wait_for(roles.describe, lambda: roles.step() >= 20 and roles.all_run("worker"))
     before = roles.trainer()
     log = site.home / "machines" / site.job(name).machines[0] / "logs" / name / "e1-r0.log"
     filled = 2
-    wait_for(roles.told, lambda: log.read_text().count("filled:") == filled)  # as they were started
+    wait_for(roles.describe, lambda: log.read_text().count("filled:") == filled)  # as they were started
     for turn in range(6):
-        wait_for(roles.told, lambda turn=turn: roles.kill_one("worker", turn))
+        wait_for(roles.describe, lambda turn=turn: roles.kill_one("worker", turn))
         time.sleep(0.5)
     assert roles.kill_one("server", 0)
     wait_for(
-        lambda: f"{roles.told()}\n{log.read_text()}",
+        lambda: f"{roles.describe()}\n{log.read_text()}",
         lambda: log.read_text().count("filled:") > filled,
     )
     at_step = roles.step()
-    wait_for(roles.told, lambda: roles.all_run("worker") and roles.all_run("server"))
-    wait_for(roles.told, lambda: roles.step() > at_step + 40)
+    wait_for(roles.describe, lambda: roles.all_run("worker") and roles.all_run("server"))
+    wait_for(roles.describe, lambda: roles.step() > at_step + 40)
     require_the_trainer_went_on(roles, before, name)
     losses = [float(line.split()[-1]) for line in log.read_text().splitlines() if "loss" in line]
     assert losses[-1] < losses[0] / 2, losses

@@ -58,13 +58,13 @@ def test_a_machine_with_less_than_half_of_its_processor_time_is_replaced(
     site.wait_more_steps(name, 20)
     with lasting(site.home, "slow-machine", machines[2], percent=60):
         wait_for(
-            lambda: f"a straggler is told: {site.told(name)}",
+            lambda: f"a straggler is told: {site.describe(name)}",
             lambda: AlertKind.STRAGGLER in {alert.kind for alert in site.ledger.alerts_of(machines[2])},
             150,
         )
         incident = site.wait_recovered(name)
-    assert incident.incident_class is IncidentClass.FAIL_SLOW, site.told(name)
-    assert site.evicted() == {machines[2]}, site.told(name)
+    assert incident.incident_class is IncidentClass.FAIL_SLOW, site.describe(name)
+    assert site.evicted() == {machines[2]}, site.describe(name)
     assert {*machines} - {machines[2]} < {*site.job(name).machines}
     site.wait_more_steps(name)
 
@@ -82,12 +82,12 @@ def test_a_machine_with_little_less_processor_time_than_it_used_goes_when_it_is_
     site.wait_more_steps(name, 20)
     with lasting(site.home, "slow-machine", machines[2], percent=percent):
         wait_for(
-            lambda: f"the slow machine is evicted: {site.told(name)}",
+            lambda: f"the slow machine is evicted: {site.describe(name)}",
             lambda: site.evicted() == {machines[2]},
             400,
         )
         newest = site.ledger.incidents(name, limit=1)[0]
         incident = site.wait_recovered(name, int(newest.id.rpartition("-")[2]))
-    assert incident.incident_class is IncidentClass.FAIL_SLOW, site.told(name)
+    assert incident.incident_class is IncidentClass.FAIL_SLOW, site.describe(name)
     assert incident.machine == machines[2]
     assert {*machines} - {machines[2]} < {*site.job(name).machines}

@@ -90,6 +90,6 @@ def test_what_does_not_fit_is_said_at_submission_or_by_the_script(
     source = StartFrom(path=folder, parts={"model": "net"})
     train(site, name, tmp_path / "b", "ddp", machines=2, start_from=source)
     wait_for(
-        lambda: f"named: {site.told(name)}",
+        lambda: f"named: {site.describe(name)}",
         lambda: "has a tensor [10, 8]" in str(site.ledger.incidents(name)),
     )

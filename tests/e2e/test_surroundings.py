@@ -56,7 +56,7 @@ def test_healthy_job_is_checked_and_goes_on_in_place(
     incident = site.wait_recovered(name)
     assert incident.incident_class is incident_class
     expected = {"pause": 1, "start": 1, "verify": 1, **CHECKS[incident_class]}
-    assert dict(site.done(incident)) == expected, site.told(name)
+    assert dict(site.done(incident)) == expected, site.describe(name)
     assert site.job(name).machines == before
     assert site.evicted() == set()
     assert site.job(name).state is JobState.RUNNING
@@ -88,7 +88,7 @@ def wait_suspended(site: Site, name: str) -> tuple[Incident, str]:
             return None
         return (incident, run["id"]) if run["state"]["type"] == "PAUSED" else None
 
-    return wait_for(lambda: f"a question of {name}: {site.told(name)}", suspended, every_s=0.25)
+    return wait_for(lambda: f"a question of {name}: {site.describe(name)}", suspended, every_s=0.25)
 
 
 def resume(site: Site, run: str, answer: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
 
     incident = site.wait_recovered(name)
     assert site.evicted() == {before[1]}
-    assert site.attempts(incident) == 1, site.told(name)
+    assert site.attempts(incident) == 1, site.describe(name)
     assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id]
     done = dict(site.done(incident))
     assert (done["approve"], done["evict"], done["pause"], done["check"]) == (1, 1, 1, 3)

@@ -47,8 +47,8 @@ def test_machine_whose_products_are_wrong_by_a_few_bits_is_found_by_replay(
     incident = site.wait_recovered(name)
     assert incident.incident_class is IncidentClass.SILENT_CORRUPTION
     done = dict(site.done(incident))
-    assert (done["check"], done["replay"], done["evict"]) == (6, 1, 1), site.told(name)
-    assert site.evicted() == {before[1]}, site.told(name)
+    assert (done["check"], done["replay"], done["evict"]) == (6, 1, 1), site.describe(name)
+    assert site.evicted() == {before[1]}, site.describe(name)
     assert "replay" in incident.summary
     assert site.epochs(name)[1].start_step <= good
 

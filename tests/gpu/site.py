@@ -144,7 +144,7 @@ def _run(
         fault.strike(site, own, machine)
         incident = site.wait_recovered(name, number, limit_s)
         _report(site, fault.what, incident, struck)
-        assert incident.incident_class is fault.expected, f"{fault.what}: {site.told(name)}"
+        assert incident.incident_class is fault.expected, f"{fault.what}: {site.describe(name)}"
         gone |= {machine} if fault.costs_it else set()
         assert site.evicted() == gone, f"{fault.what}: {site.evicted()} are out of service, not {gone}"
     (own / "hurry").touch()

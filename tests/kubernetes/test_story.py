@@ -39,9 +39,9 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
 def recovered(site: Site, name: str, number: int, expected: IncidentClass) -> Incident:
     """The job's ``number``-th incident, over, at its first attempt; or at the next, if Prefect was too busy for it."""
     incident = site.wait_recovered(name, number)
-    assert incident.incident_class is expected, site.told(name)
-    assert incident.attempt == 1 or offline.is_offline(incident.flow_run_id or ""), site.told(name)
-    assert len(site.ledger.incidents(job=name)) == number, site.told(name)
+    assert incident.incident_class is expected, site.describe(name)
+    assert incident.attempt == 1 or offline.is_offline(incident.flow_run_id or ""), site.describe(name)
+    assert len(site.ledger.incidents(job=name)) == number, site.describe(name)
     site.wait_more_steps(name, CALM_STEPS)
     return incident
 

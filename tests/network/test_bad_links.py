@@ -59,7 +59,7 @@ def submit(cluster: Cluster, name: str) -> tuple[str, ...]:
 
 def recovered(cluster: Cluster, name: str) -> Incident:
     incident = cluster.site.wait_recovered(name, timeout_s=WAIT_S)
-    assert incident.incident_class is IncidentClass.FAIL_SLOW, cluster.site.told(name)
+    assert incident.incident_class is IncidentClass.FAIL_SLOW, cluster.site.describe(name)
     return incident
 
 
@@ -69,7 +69,7 @@ def test_a_bad_nic_is_named_by_its_neighbours(cluster: Cluster) -> None:
     bad = machines[2]
     cluster.wires.slow(bad, SLOW_KBIT)
     recovered(cluster, "bad-nic")
-    assert cluster.site.evicted() == {bad}, cluster.site.told("bad-nic")
+    assert cluster.site.evicted() == {bad}, cluster.site.describe("bad-nic")
     assert bad not in cluster.site.job("bad-nic").machines
 
 
@@ -81,7 +81,7 @@ def test_a_bad_switch_costs_none_of_its_machines(cluster: Cluster) -> None:
     for name in behind:
         cluster.wires.slow(name, SLOW_KBIT)
     incident = recovered(cluster, "bad-switch")
-    told = cluster.site.told("bad-switch")
+    told = cluster.site.describe("bad-switch")
     assert f"switch {switch} suspected, no machine" in incident.summary, told
     assert cluster.site.evicted() == set(), told
     assert cluster.site.job("bad-switch").machines == machines

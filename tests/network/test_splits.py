@@ -23,7 +23,7 @@ def only_recovery(cluster: Cluster, name: str) -> IncidentClass:
     incident = cluster.site.wait_recovered(name)
     newest = cluster.step(name)
     wait_for(f"{name} goes on", lambda: cluster.step(name) >= newest + STEPS_AFTER)
-    assert len(cluster.site.ledger.incidents(job=name)) == 1, cluster.site.told(name)
+    assert len(cluster.site.ledger.incidents(job=name)) == 1, cluster.site.describe(name)
     assert overlaps(cluster.generations(name)) == []
     assert len(cluster.generations(name)) == 2
     return incident.incident_class
@@ -33,7 +33,7 @@ def goes_on_untouched(cluster: Cluster, name: str, steps: int) -> None:
     """Wait for so many steps more; then nothing was done to the job."""
     newest = cluster.step(name)
     wait_for(f"{name} at step {newest + steps}", lambda: cluster.step(name) >= newest + steps, 120)
-    assert cluster.site.ledger.incidents(job=name) == [], cluster.site.told(name)
+    assert cluster.site.ledger.incidents(job=name) == [], cluster.site.describe(name)
     assert len(cluster.generations(name)) == 1
     assert cluster.site.evicted() == set()
 
@@ -99,7 +99,7 @@ def test_a_machine_cut_from_its_peers_is_found(cluster: Cluster, slot: int) -> N
     only_recovery(cluster, name)
     assert cluster.site.evicted() == {cut}
     (incident,) = cluster.site.ledger.incidents(job=name)
-    assert cut in incident.summary, cluster.site.told(name)
+    assert cut in incident.summary, cluster.site.describe(name)
 
 
 @THOROUGH

@@ -44,19 +44,19 @@ def test_a_port_that_flaps_costs_its_machine(cluster: Cluster) -> None:
     site = cluster.site
     kept, bad, other = cluster.submit("port", 3, spare=1)
     site.wait_more_steps("port", 20)
-    assert site.ledger.alerts_of(bad) == [], site.told("port")
+    assert site.ledger.alerts_of(bad) == [], site.describe("port")
     with cluster.wires.flapping(bad, 0.3, 2.0) as times:
         incident = site.wait_recovered("port")
     assert times() >= 2
-    assert incident.incident_class is IncidentClass.NETWORK_FAULT, site.told("port")
-    assert site.evicted() == {bad}, site.told("port")
+    assert incident.incident_class is IncidentClass.NETWORK_FAULT, site.describe("port")
+    assert site.evicted() == {bad}, site.describe("port")
     assert {kept, other} < {*site.job("port").machines}
     assert AlertKind.NIC_FLAPPING in {alert.kind for alert in site.ledger.alerts_of(bad)}
     # A rank that is stopped a moment later than its peer says that it lost it.
     pause = site.ledger.actions(incident.id, "pause")[0].begun_at
     for machine in (kept, other):
         own = [each for each in site.ledger.alerts_of(machine) if not _echo(each, since=pause)]
-        assert own == [], site.told("port")
+        assert own == [], site.describe("port")
     wait_for("it goes on", lambda: len(cluster.generations("port")) == 2)
     site.wait_more_steps("port")
 
