@@ -270,8 +270,8 @@ class Saver:
 
     def _comes_together(self, step: int) -> bool:
         """Return whether all ranks save at this call: each waits for its last save, or all vote on every call."""
-        wait_for_it = bool(self._context.patience_s) or self._boundary.must_hold(step)
-        return wait_for_it or self._outcomes.group.votes_always
+        waits = bool(self._context.patience_s) and not self._outcomes.due.rests
+        return waits or self._boundary.must_hold(step) or self._outcomes.group.votes_always
 
     def _leave_out(self, step: int) -> None:
         """Save nothing at a call that is not due. A rank that is far ahead of the others waits for them a little."""

@@ -51,8 +51,10 @@ class Rank:
 class Training:
     """Ranks that call ``checkpoint`` once a second, at the same moment."""
 
-    def __init__(self, delays: list[tuple[float, float]]) -> None:
+    def __init__(self, delays: list[tuple[float, float]], distance: int = 1) -> None:
+        """``distance``: calls from one save to the next that a rank wants."""
         self.ranks = [Rank(*each) for each in delays]
+        self.distance = distance
         self.common: list[int] = []
         """Calls at which all ranks saved."""
         self.outcomes = 0
@@ -90,6 +92,7 @@ class Training:
                 same_call=len(calls) == 1,
                 skipped=not all(saved),
                 calls=max(rank.due.decided for rank in self.ranks),
+                distance=self.distance,
             )
             if result.common:
                 self.common.append(result.call)
@@ -127,6 +130,35 @@ def test_saves_are_common_again_and_again(delays: list[tuple[float, float]]) -> 
         training.call(number)
     longest = max(later - sooner for sooner, later in itertools.pairwise([0, *training.common, CALLS]))
     assert longest <= 48, training.common
+
+
+@settings(max_examples=40)
+@given(DELAYS, st.integers(2, 30))
+def test_saves_are_as_far_apart_as_a_rank_wants(delays: list[tuple[float, float]], distance: int) -> None:
+    """Never nearer; and where ranks know an outcome before the next save is due, never further than they must be."""
+    training = Training(delays, distance)
+    for number in range(1, CALLS):
+        training.call(number)
+    apart = [later - sooner for sooner, later in itertools.pairwise(training.common)]
+    assert min(apart) >= distance
+    if distance > sum(map(max, zip(*delays, strict=True))) + 1:
+        assert max(apart) <= 2 * distance
+
+
+@settings(max_examples=40)
+@given(DELAYS, st.integers(2, 30), st.integers(60, 100))
+def test_ranks_that_are_held_save_at_the_boundary_however_far_saves_are(
+    delays: list[tuple[float, float]], distance: int, at: int
+) -> None:
+    """All hear of it before: that step is saved, whenever the next one would be due."""
+    training = Training(delays, distance)
+    every = tuple(range(len(delays)))
+    for number in range(1, at):
+        training.call(number)
+    training.wait()
+    training.call(at, forced=every)
+    training.wait()
+    assert training.common[-1] == at
 
 
 @settings(max_examples=40)

@@ -289,12 +289,13 @@ def test_of_calls_at_some_steps_every_kth_step_has_one(
     agent.wait_for(lambda: [each["step"] for each in agent.of("common")] == saved)
 
 
+@pytest.mark.parametrize("patience_s", ["", "30"])
 def test_saves_that_cost_too_much_come_less_often(
-    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, patience_s: str
 ) -> None:
     """`max_overhead: 0.1`, where a save takes about as long as a step; a step that ranks are held at is saved."""
     agent = make_agent()
-    session = session_of(agent, **{wire.ENV_MAX_OVERHEAD: "0.1", wire.ENV_PATIENCE: ""})
+    session = session_of(agent, **{wire.ENV_MAX_OVERHEAD: "0.1", wire.ENV_PATIENCE: patience_s})
     state = training()
     session.restore(state)
     slow = Save.run
