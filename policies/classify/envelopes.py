@@ -44,8 +44,11 @@ def unwrapped(log: str) -> str:
     if _KEPT.search(text):
         text = "".join(_parts(text))
     frames = (frame["prefix"] for frame in _FRAME.finditer(text))
+    # NumPy's warning of a module built for an older one has the first frame in the line that begins its traceback.
     shapes = dict.fromkeys(
-        _shape(each) for each in frames if not _MARGIN.match(each) and not lived_on.handled(each)
+        _shape(each)
+        for each in frames
+        if not _MARGIN.match(each) and START not in each and not lived_on.handled(each)
     )
     if shapes:
         known = "|".join([*shapes][:_PREFIXES])

@@ -54,6 +54,22 @@ def test_what_is_logged_as_a_warning_stays_one() -> None:
     assert unwrapped(log) == log
 
 
+NUMPY = (
+    "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.2 as it may crash.\n\n"
+    'Traceback (most recent call last):  File "/job/a.py", line 1, in <module>\n    import torch\n'
+    '  File "/opt/torch/__init__.py", line 1477, in <module>\n    from .functional import *\n'
+    "/opt/torch/nn/modules/transformer.py:20: UserWarning: Failed to initialize NumPy: _ARRAY_API not found\n"
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[default0]:"])
+def test_a_frame_in_the_line_that_begins_its_traceback_is_no_prefix(prefix: str) -> None:
+    """NumPy warns so of a module built for an older one: every later traceback lost its first line."""
+    log = before(prefix, NUMPY) + before(prefix)
+    assert unwrapped(log) == NUMPY + RAISED
+    assert last_words.from_log(unwrapped(log))["error_type"] == "KeyError"
+
+
 @pytest.mark.parametrize(
     "log",
     [

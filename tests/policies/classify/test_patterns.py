@@ -87,6 +87,8 @@ LINES = [
         "RuntimeError: module compiled against ABI version 0x1000009 but this version of numpy is 0x2000000",
         "numpy_mismatch",
     ),
+    ("ImportError: numpy.core.multiarray failed to import", "numpy_mismatch"),
+    ("ImportError: numpy._core.umath failed to import (auto-generated because", "numpy_mismatch"),
     (
         "ValueError: Error initializing torch.distributed using env:// rendezvous: "
         "environment variable MASTER_ADDR expected, but not set",
