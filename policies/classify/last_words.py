@@ -46,6 +46,8 @@ _MORE = re.compile(
 """NCCL's, HCCL's and Ray's reason is in the lines after the exception's own, and so are the tracebacks that torch's
 checkpoints quote of the ranks that failed, and why transformers' modules are not imported."""
 _QUOTED = " (RANK "
+_WARNED = '  File "'
+"""Follows in the same line where NumPy warns of a module that was built for an older one."""
 _LAUNCHER = re.compile(
     r"^(?:\w+\.)*(?:ChildFailedError\b|CalledProcessError: Command .{0,3}(?:\S{0,300}/)?"
     r"(?:python[\d.]{0,5}|torchrun|accelerate|deepspeed)\b.{0,4000} returned non-zero exit status)",
@@ -63,6 +65,10 @@ _ABOVE = re.compile(
 
 Also of Ray's, of a process that ended by no exception: its log or Ray's monitor of the node states why."""
 _FRAME = re.compile(r'^(?:  |> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
+_ENTRY = re.compile(
+    r'\s*File "[^"\n]{1,4096}", line \d{1,9}, in (?:<module>|_run_module_as_main|_bootstrap(?:_inner)?)\n'
+)
+"""First frame of an exception that nothing caught."""
 _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""
 _AFTER = re.compile(
@@ -144,6 +150,14 @@ def frames_at_end(log: str) -> list[tuple[str, int, str]]:
     return frames(text[start:end]) if _is_last(text, start, end) else []
 
 
+def after_last_raised(log: str) -> str:
+    """Return the lines after the log's last traceback; empty where none follows that is not of the exception itself."""
+    text, start, end = _ended_with(unprefixed(log))
+    if start < 0 or _is_last(text, start, end) or (last := _named(text[start + len(START) : end])) is None:
+        return ""
+    return text[start + len(START) + last.end() : end]
+
+
 def frames(text: str) -> list[tuple[str, int, str]]:
     """Return file, line and function of each frame of the last traceback in ``text``, the deepest last."""
     rest = text[_last_raised(text)[0] + len(START) :]
@@ -157,10 +171,16 @@ def _named(rest: str) -> re.Match[str] | None:
 
 
 def _is_last(text: str, start: int, end: int) -> bool:
-    """Return whether nothing follows the traceback, and the line before it does not announce that it goes on."""
-    if start < 0 or handled(text[:start].rstrip().rpartition("\n")[2]):
+    """Return whether nothing follows the traceback, and it was not logged.
+
+    It was where the line before it announces that the program goes on, unless it begins where the program does: such a
+    line is then a library's warning, of before.
+    """
+    if start < 0:
         return False
     rest = text[start + len(START) : end]
+    if handled(text[:start].rstrip().rpartition("\n")[2]) and not _ENTRY.match(rest):
+        return False
     if (last := _named(rest)) is None:
         return False
     quoted = rest.find(f"\n{START}{_QUOTED}", last.end())
@@ -192,7 +212,7 @@ def _last_raised(text: str) -> tuple[int, int]:
         line = text.rfind("\n", 0, max(0, start - 1)) + 1
         if text.startswith(_IGNORED, line):
             end = before = line
-        elif text.startswith(_QUOTED, start + len(START)):
+        elif text.startswith((_QUOTED, _WARNED), start + len(START)):
             before = start
         else:
             return start, end

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.ranks.own_code import is_own
-from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, mixed, unloadable
+from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, mixed, unloadable, usage_errors
 from holdfast.policies.classify.patterns import Match
 
 LOG_TAIL_CHARS = 2000
@@ -54,14 +54,16 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
     what its log has, where they say that the error stands above.
 
     A rank that reported its error itself died of that, whatever else its log holds. A traceback in the log of one that
-    a signal ended is only one more line: the rank may have lived on after it. One that ended with a status and without
-    an exception may have written why.
+    a signal ended is only one more line: the rank may have lived on after it. So may one that ended with a status,
+    where more follows; without an exception it may have written why.
     """
     if signal_name(exit_code) is None:
         if not error.get("error_type"):
             return last_words.cause(log)
         above = last_words.cause(log) if last_words.points_above(error) else None
         found = _of_error(error) or above
+        if found is None and not _is_own(error):
+            found = last_words.cause(last_words.after_last_raised(log))
         failed_assertion = found is not None and found.pattern.name == _ASSERTED
         return (last_words.asserted(log) if failed_assertion else None) or _before_trap(found, log)
     return _before_trap((_of_error(error) if _is_own(error) else None) or last_words.cause(log), log)
@@ -134,6 +136,8 @@ def _from_log(exit_code: int | None, end: str, code: str) -> dict[str, Any]:
     A program that prints its traceback itself leaves with status 1 (Hydra, Lightning's command line, click).
     """
     log = lived_on.recent(end)
+    if exit_code == usage_errors.STATUS and last_words.after_last_raised(log):
+        return {}  # an exception ends a program with status 1: it went on after this one
     found: dict[str, Any] = dict(last_words.from_log(log))
     frames = last_words.frames_at_end(log) if code and found and exit_code == 1 else []
     if not frames:
