@@ -50,7 +50,7 @@ def run(site: Site, n: int) -> list[Row]:
         Row("Session per step, without the copy", "us", costs, 50.0, notes=NOTES),
         *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s)),
         *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, CORE_EACH)),
-        *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, paced=True)),
+        *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, max_overhead=PACED)),
         *(row for batch in SHORT_BATCHES for row in _short_steps(site, n, batch)),
         *_agents_at_rest(site),
     ]
@@ -63,26 +63,27 @@ def _short_steps(
     idle_s: float = 0.0,
     layout: tuple[int, int] = ALL_RANKS,
     *,
-    paced: bool = False,
+    max_overhead: float | None = None,
 ) -> list[Row]:
     """Saves of a small model, copied to peers: how long steps wait for them, what they cost.
 
-    At every step, or with ``paced`` as often as the job's ``max_overhead`` allows.
+    At every step, or as often as the job's ``max_overhead`` allows.
     """
     env = {"BENCH_ROUNDS": str(n), "BENCH_BATCH": str(batch), "BENCH_IDLE_S": str(idle_s)}
-    if paced:
+    if max_overhead is not None:
         env["BENCH_BLOCK"] = str(PACED_BLOCK)
-    share = PACED if paced else None
     machines, per_machine = layout
     ranks = machines * per_machine
-    with site.job(machines, per_machine, script=SMALL_STEPS, args=(), env=env, max_overhead=share) as job:
+    with site.job(
+        machines, per_machine, script=SMALL_STEPS, args=(), env=env, max_overhead=max_overhead
+    ) as job:
         result = job.steps.path.with_suffix(".result")
         wait(result.exists, SHORT_STEPS_S, f"{result}", job.why_dead)
         found = json.loads(result.read_text())
     print(f"  short steps: {found}", flush=True)
     long = f"steps of {found['step_s']:.2f} s"
     use = f"host idle for {idle_s:.1f} s of them" if idle_s else "both cores busy"
-    use += f", max_overhead {share}" if share else ""
+    use += f", max_overhead {max_overhead}" if max_overhead is not None else ""
     notes = (
         f"{long}, {use}: the example's model, {ranks} ranks of {machines} machines; "
         f"{found['common']} saves common to all ranks, "

@@ -35,10 +35,7 @@ class Rule:
 
     def may_be_in(self, source: str) -> bool:
         """Whether the source has the word at all; the beginning of a docstring can be anywhere in a file."""
-        pattern = re.compile(self.pattern.pattern.removeprefix(r"\A\s*"))
-        return any(
-            pattern.search(each) for each in (source, *([_apart(source)] if "name" in self.where else ()))
-        )
+        return re.search(self.pattern.pattern.removeprefix(r"\A\s*"), source) is not None
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,8 @@ class Table:
     def findings(self, path: str, text: str) -> list[str]:
         """One line for each banned word in the file."""
         # Most files have no banned word at all: only the others are parsed.
-        rules = [rule for rule in self.rules if rule.may_be_in(text)]
+        words = f"{text}\n{_apart(text)}"
+        rules = [rule for rule in self.rules if rule.may_be_in(words)]
         if not rules:
             return []
         exempt = [each.text for each in self.exempt if each.path.search(path)]

@@ -132,7 +132,8 @@ class Group:
             )
             self._counter.add(_ON_DUE_CALLS, 1)
             self._counter.add(_BY_FIRST, 1)
-            self._counter.add(_WITH_DISTANCE, self._with_distance)
+            if self._with_distance:
+                self._counter.add(_WITH_DISTANCE, 1)
             self._group = _unknown_to_the_script(self._counter)
             keep(self._group)
             keep_the_scripts()
@@ -155,7 +156,7 @@ class Group:
             size = self._group.size()
             self.votes_always = self._counter.add(_ON_DUE_CALLS, 0) < size
             self.by_first = size <= MOST_BY_FIRST and self._counter.add(_BY_FIRST, 0) == size
-            self._with_distance = self._counter.add(_WITH_DISTANCE, 0) == size
+            self._with_distance = self._with_distance and self._counter.add(_WITH_DISTANCE, 0) == size
             self._counter = None
         *flags, largest, smallest = gathered.tolist()
         return flags, all(_alike([largest, smallest]))

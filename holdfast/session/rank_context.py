@@ -77,20 +77,22 @@ class RankContext:
                 has_peer=has_peer,
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
                 memory_every=int(environ.get(wire.ENV_MEMORY_EVERY, "1")),
-                max_overhead=float(environ[wire.ENV_MAX_OVERHEAD])
-                if environ.get(wire.ENV_MAX_OVERHEAD)
-                else None,
+                max_overhead=_number(environ.get(wire.ENV_MAX_OVERHEAD)),
                 skip_steps=frozenset(map(int, environ.get(wire.ENV_SKIP_STEPS, "").split(",")))
                 if environ.get(wire.ENV_SKIP_STEPS)
                 else frozenset(),
                 copies=_copies(environ.get(wire.ENV_COPIES, ""), has_peer=has_peer),
-                patience_s=float(environ[wire.ENV_PATIENCE]) if environ.get(wire.ENV_PATIENCE) else None,
+                patience_s=_number(environ.get(wire.ENV_PATIENCE)),
             )
         except (KeyError, ValueError) as error:
             raise SettingsError(
                 f"environment of a rank under an agent is incomplete or wrong: {error!r}. "
                 f"Unset {wire.ENV_SOCKET} to run without an agent."
             ) from error
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
 
 
 def _copies(text: str, *, has_peer: bool) -> Copies:

@@ -43,17 +43,23 @@ class SaveInterval:
 
     def called(self) -> None:
         """Record a call at which a save may be due."""
+        if self._share is None:
+            return
         self._between.append(max(1, self._since_call))
         self._since_call = 0
 
     def saves(self, *, planned: bool) -> None:
         """Record that a save begins; the cost of one that comes with a new plan is not that of others."""
+        if self._share is None:
+            return
         if self._beside and self._plain:
             self._costs.append(sum(self._beside) - len(self._beside) * statistics.median(self._plain))
         self._beside = None if planned else []
 
     def step(self, seconds: float, *, beside: bool) -> None:
         """Record what a step took; ``beside``: a save was under way in it."""
+        if self._share is None:
+            return
         self._since_call += 1
         if not beside:
             self._plain.append(seconds)

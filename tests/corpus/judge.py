@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ def answer(item: Item, folder: Path) -> Answer:
         named = tuple(f"{alert.kind} {alert.evidence['device']}" for alert in alerts)
         return replace(_both(alerts), alerts=named, tested=tested)
     return _both(_health(item.text) if item.kind is Kind.DCGM_HEALTH else _kernel(item.text, folder))
+
+
+def changed(items: Iterable[Item], rewrite: Callable[[str], str], folder: Path) -> dict[str, str]:
+    """Return the ends of ranks on which the verdict is another one when their text is rewritten, and both verdicts."""
+    found = {}
+    for item in items:
+        plain, after = (
+            answer(each, folder) for each in (item, item.model_copy(update={"text": rewrite(item.text)}))
+        )
+        if (plain.found_class, plain.counts) != (after.found_class, after.counts):
+            found[item.id] = f"{plain.found_class} {plain.counts}: {after.found_class} {after.counts}"
+    return found
 
 
 def _both(alerts: list[Alert]) -> Answer:

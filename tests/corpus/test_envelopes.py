@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.items import Kind, load
-from tests.corpus.judge import answer
+from tests.corpus.judge import changed
 
 START = "Traceback (most recent call last):"
 ENDS = tuple(
@@ -63,15 +63,7 @@ ENVELOPES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("envelope", ENVELOPES)
 def test_what_is_around_the_lines_changes_no_verdict(envelope: str, tmp_path: Path) -> None:
     """Class, cascade, and whether it counts against the machine."""
-    changed = {}
-    for item in ENDS:
-        plain = answer(item, tmp_path)
-        wrapped = answer(item.model_copy(update={"text": ENVELOPES[envelope](item.text)}), tmp_path)
-        if (plain.found_class, plain.counts) != (wrapped.found_class, wrapped.counts):
-            changed[item.id] = (
-                f"{plain.found_class} {plain.counts}, {envelope}: {wrapped.found_class} {wrapped.counts}"
-            )
-    assert changed == {}
+    assert changed(ENDS, ENVELOPES[envelope], tmp_path) == {}
 
 
 def test_there_are_ends_to_try() -> None:

@@ -46,11 +46,15 @@ def record(script: Path, steps: Path) -> None:
     script.write_text(text.replace('if __name__ == "__main__":\n', RECORDED.replace("STEPS", str(steps))))
 
 
+def recorded(last: Path, rank: int) -> list[int]:
+    """Return the steps that a rank completed, in their order."""
+    return [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
+
+
 def each_step_once(site: Site, name: str, last: Path, steps: int) -> None:
     """Check that each rank completed each step once, as :func:`record` has them in ``last``."""
     for rank in (0, 1):
-        told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
-        assert told == list(range(1, steps + 1)), site.describe(name)
+        assert recorded(last, rank) == list(range(1, steps + 1)), site.describe(name)
 
 
 def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, tmp_path: Path) -> None:
@@ -123,14 +127,14 @@ def test_a_job_that_limits_what_saves_cost_is_recovered_and_moved(
     os.kill(site.pids(name)[1], signal.SIGKILL)
     killed = site.wait_recovered(name)
     assert killed.incident_class is IncidentClass.JOB_CRASH, site.describe(name)
-    again = Path(f"{last}-0").read_text().split()
+    before = len(recorded(last, 0))
     answer = site.http.post(f"/v1/jobs/{name}/move", json={"machine": machines[0], "reason": "a test"})
     assert answer.is_success, answer.text
     incident = site.wait_recovered(name, 2)
     assert dict(site.done(incident)) == MOVED, site.describe(name)
     paced.hurry()
     site.wait_done(name)
-    after = [int(line) for line in Path(f"{last}-0").read_text().split()][len(again) :]
+    after = recorded(last, 0)[before:]
     assert after == list(range(after[0], steps + 1)), "no step twice since the rank was killed"
     assert digest(moved) == calm(site, steps)
 

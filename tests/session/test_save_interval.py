@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.agent import wire
 from holdfast.session.save_interval import KNOWN_STEPS, LONGEST_S, LOOKING_CALLS, STALE_STEPS, SaveInterval
+from tests.session.conftest import MakeAgent
+from tests.session.small import session_of, training
 
 
 def train(
@@ -105,3 +109,34 @@ def test_it_is_a_number_of_calls_whatever_steps_take(
         assert interval.calls >= 1
         shortest_s = max(1e-6, min(each for each, *_ in steps))
         assert interval.calls <= max(LOOKING_CALLS, math.ceil(LONGEST_S / shortest_s))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("patience_s", ["", "30"])
+def test_saves_that_cost_too_much_come_less_often(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, patience_s: str
+) -> None:
+    """`max_overhead: 0.1`, where a save takes as long as a step; a step that ranks are held at is saved."""
+    agent = make_agent()
+    session = session_of(agent, **{wire.ENV_MAX_OVERHEAD: "0.1", wire.ENV_PATIENCE: patience_s})
+    state = training()
+    session.restore(state)
+    measured = SaveInterval.step
+
+    def step_of(interval: SaveInterval, _seconds: float, *, beside: bool) -> None:
+        measured(interval, 0.04 if beside else 0.02, beside=beside)
+
+    monkeypatch.setattr(SaveInterval, "step", step_of)
+    for step in range(1, 101):
+        if step == 91:
+            agent.controls[0].hold_at_step = step
+            threading.Timer(0.2, setattr, (agent.controls[0], "hold_at_step", wire.NO_HOLD)).start()
+        session.step(step)
+        session.checkpoint(state)
+        session.wait()
+        assert session.flush(20)
+    agent.wait_for(lambda: session.counts.common == len(agent.of("common")))
+    saved = [each["step"] for each in agent.of("common")]
+    # Few are saved until it is known how long steps take.
+    assert saved == [1, 5, 9, 13, 23, 33, 43, 53, 63, 73, 83, 91]
+    assert session.counts.skipped == 0, "they are not missed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -287,39 +286,6 @@ def test_of_calls_at_some_steps_every_kth_step_has_one(
             session.checkpoint(state)
             assert session.flush(20)
     agent.wait_for(lambda: [each["step"] for each in agent.of("common")] == saved)
-
-
-@pytest.mark.parametrize("patience_s", ["", "30"])
-def test_saves_that_cost_too_much_come_less_often(
-    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, patience_s: str
-) -> None:
-    """`max_overhead: 0.1`, where a save takes about as long as a step; a step that ranks are held at is saved."""
-    agent = make_agent()
-    session = session_of(agent, **{wire.ENV_MAX_OVERHEAD: "0.1", wire.ENV_PATIENCE: patience_s})
-    state = training()
-    session.restore(state)
-    slow = Save.run
-
-    def run(save: Save) -> bool:
-        time.sleep(0.02)
-        return slow(save)
-
-    monkeypatch.setattr(Save, "run", run)
-    for step in range(1, 101):
-        if step == 91:
-            agent.controls[0].hold_at_step = step
-            threading.Timer(0.2, setattr, (agent.controls[0], "hold_at_step", wire.NO_HOLD)).start()
-        time.sleep(0.02)
-        session.step(step)
-        session.checkpoint(state)
-        session.wait()
-        assert session.flush(20)
-    agent.wait_for(lambda: session.counts.common == len(agent.of("common")))
-    saved = [each["step"] for each in agent.of("common")]
-    assert saved[:2] == [1, 5], "few are saved until it is known how long steps take"
-    assert 91 in saved
-    assert 7 <= len(saved) <= 40
-    assert session.counts.skipped == 0, "they are not missed"
 
 
 def test_the_last_step_is_not_saved_when_it_is_not_finite(make_agent: MakeAgent) -> None:

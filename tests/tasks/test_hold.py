@@ -17,18 +17,15 @@ from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
 from holdfast.tasks import pause, switch
-from holdfast.tasks.context import use
-from tests.tasks.two_machines import JOB, case_of, running_job
+from tests.tasks.two_machines import JOB, case_of, in_use
 from tests.tasks.two_ranks import Ranks
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
     """A job of two machines with a rank each."""
-    ctx = running_job(tmp_path)
-    use(ctx)
-    yield ctx
-    use(None)
+    with in_use(tmp_path) as ctx:
+        yield ctx
 
 
 async def test_ranks_are_held_at_the_boundary_ahead_of_them(

@@ -17,19 +17,16 @@ from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
 from holdfast.operations.saved_step import SavedStep
 from holdfast.tasks import pause
-from holdfast.tasks.context import use
 from tests.storage.ledger.samples import register
-from tests.tasks.two_machines import JOB, case_of, running_job
+from tests.tasks.two_machines import JOB, case_of, in_use
 from tests.tasks.two_ranks import Ranks
 
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
     """A job of two machines with a rank each."""
-    ctx = running_job(tmp_path)
-    use(ctx)
-    yield ctx
-    use(None)
+    with in_use(tmp_path) as ctx:
+        yield ctx
 
 
 async def test_a_boundary_whose_step_a_rank_left_out_is_followed_by_another(

@@ -32,13 +32,19 @@ def running_job(folder: Path) -> Context:
 
 
 @contextmanager
-def played(folder: Path) -> Iterator[Context]:
-    """That site, as playbooks find it that are called without a Prefect server."""
+def in_use(folder: Path) -> Iterator[Context]:
+    """That site, as tasks find it."""
     ctx = running_job(folder)
     use(ctx)
-    with without_prefect():
-        yield ctx
+    yield ctx
     use(None)
+
+
+@contextmanager
+def played(folder: Path) -> Iterator[Context]:
+    """That site, as playbooks find it that are called without a Prefect server."""
+    with in_use(folder) as ctx, without_prefect():
+        yield ctx
 
 
 def case_of(ctx: Context, incident_class: IncidentClass, *alerts: Alert) -> RecoveryContext:
