@@ -107,18 +107,23 @@ def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:
     return bool(others_silent_s) and min(others_silent_s) > limit_s
 
 
-def why_cut_off(silent_s: float, asked: Sequence[AskedPeer]) -> str:
+def why_cut_off(silent_s: float, lease_s: float, asked: Sequence[AskedPeer]) -> str:
     """Return why a machine that has not heard the gateway for ``silent_s`` is cut off; empty: the gateway may be away.
 
+    Another machine's contact shows it when it lasts as long as this machine's silence: a gateway that comes back, or
+    takes over, does not reach all machines at once. After a whole lease it does, or it gives this machine up; so a
+    machine that is cut off while the gateway is away learns it once the gateway is back.
+
     Args:
-        silent_s: seconds since the gateway last answered this machine.
+        silent_s: seconds since the gateway last answered this machine, when the others were asked.
+        lease_s: this machine's lease.
         asked: other machines that were asked just now; none: no machine could take over, so there is no danger.
     """
+    shown_s = min(silent_s, lease_s)
     served = [
         each
         for each in asked
-        # All the time, not since a moment ago: a gateway that comes back does not reach all machines at once.
-        if each.contact and each.contact.heard_s < silent_s / 2 and each.contact.since_s >= silent_s
+        if each.contact and each.contact.heard_s < shown_s / 2 and each.contact.since_s >= shown_s
     ]
     if served:
         return f"the gateway has not answered for {silent_s:.1f} s, but answers {served[0].name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from holdfast.agent.ranks.jobs import RunningJobs
 from holdfast.agent.roles.replica import Supervised
 from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
+from holdfast.agent.uplink.lease_watch import LeaseWatch
 from holdfast.deployments.gateway.api import agents
 from holdfast.deployments.gateway.fleet.roles import Roles
 from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
@@ -22,6 +24,7 @@ from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.models.roles import RolesOfJob
 from holdfast.operations import fleet
+from holdfast.policies.detect import silence
 from holdfast.storage.ledger.cordons import Cordons
 from holdfast.storage.ledger.machine_rows import machine_row
 from holdfast.storage.ledger.standbys import Standbys
@@ -143,6 +146,32 @@ def machines_that_are_cut_off_keep_their_replicas() -> contextlib.AbstractContex
         return None
 
     return patch.object(Supervisor, "stop_all", nothing)
+
+
+@contextlib.contextmanager
+def only_a_contact_as_long_as_the_silence_counts() -> Iterator[None]:
+    """However long the gateway is back by then."""
+    why_cut_off = silence.why_cut_off
+
+    def endless(silent_s: float, _lease_s: float, asked: Any) -> str:
+        return why_cut_off(silent_s, math.inf, asked)
+
+    with patch.object(silence, "why_cut_off", endless):
+        yield
+
+
+@contextlib.contextmanager
+def silences_are_of_different_times() -> Iterator[None]:
+    """A machine's own after its last try, that of others before it."""
+
+    async def why_cut_off(self: LeaseWatch) -> str:
+        lease_s = self._standing.lease_s
+        patience_s = silence.ANSWER_SHARE * lease_s
+        _, asked = await asyncio.gather(self._probe_gateways(patience_s), self._ask_all(patience_s))
+        return silence.why_cut_off(self._standing.silent_s, lease_s, asked) if self.is_due else ""
+
+    with patch.object(LeaseWatch, "why_cut_off", why_cut_off):
+        yield
 
 
 @contextlib.contextmanager
@@ -297,6 +326,27 @@ CONTROLS = {
             Fault(3.52, "clock_step", "g2", amount=-7200.0),
         ),
         seed=677,
+    ),
+    "a machine that is cut off while no gateway answers runs on": Control(
+        only_a_contact_as_long_as_the_silence_counts,
+        "one replica",
+        (
+            Fault(1.0, "gateway_kill", "g1", for_s=5.0),
+            Fault(1.0, "gateway_kill", "g2", for_s=5.0),
+            Fault(2.0, "cut_machine_from_control", "m1", for_s=60.0),
+        ),
+        shape=Shape(roles=True),
+    ),
+    "the last try makes a silence longer than that of others": Control(
+        silences_are_of_different_times,
+        "control plane harmless",
+        (
+            Fault(3.59, "gateway_kill", "g1", for_s=10.6),
+            Fault(4.79, "replica_kill", amount=0.955),
+            Fault(5.17, "gateway_hears_nobody", "g2", for_s=8.2),
+        ),
+        seed=5649,
+        shape=Shape(roles=True),
     ),
     "a machine that is cut off keeps its replicas": Control(
         machines_that_are_cut_off_keep_their_replicas,

@@ -79,6 +79,9 @@ class Standing:
         if term and term < self._term and now - self._led_at <= _PATIENCE * (self.lease_s or _GAP_S):
             return False
         if term:
+            if term != self._term and self._term:
+                # Another leader's contact begins here: it may not have reached other machines yet.
+                self._since = now
             self._term, self._led_at = term, now
         return True
 

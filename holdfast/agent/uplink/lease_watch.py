@@ -74,11 +74,13 @@ class LeaseWatch:
 
     async def why_cut_off(self) -> str:
         """Return why this machine must consider itself cut off; empty when it need not."""
-        patience_s = silence.ANSWER_SHARE * self._standing.lease_s
+        # The silence when others were asked: what they answer is of then, and the last try takes its time.
+        lease_s, silent_s = self._standing.lease_s, self._standing.silent_s
+        patience_s = silence.ANSWER_SHARE * lease_s
         _, asked = await asyncio.gather(self._probe_gateways(patience_s), self._ask_all(patience_s))
         if not self.is_due:
             return ""  # the gateway answered after all
-        return silence.why_cut_off(self._standing.silent_s, asked)
+        return silence.why_cut_off(silent_s, lease_s, asked)
 
     async def _ask_all(self, patience_s: float) -> Sequence[AskedPeer]:
         return await asyncio.gather(*(self._ask(one, patience_s) for one in self._standing.witnesses))

@@ -108,6 +108,7 @@ class Machine:
 
     async def _probe(self, patience_s: float) -> None:
         self.probes.put_nowait(patience_s)
+        self.clock.now += patience_s
         if self.back:
             self.standing.answered(self.standing._now(), self.granted)
 
@@ -156,6 +157,18 @@ async def test_ranks_go_on_when_no_machine_has_contact_with_the_gateway(neighbou
     async with machine.watched():
         await machine.probed(3)
     assert machine.runs
+
+
+async def test_silence_is_compared_with_that_of_others_when_they_were_asked(neighbour: Neighbour) -> None:
+    """The gateway is away; its last answer to this machine was its last but one to the other.
+
+    The last try of a gateway whose host is gone takes all of its time, in which the other's answer grows old.
+    """
+    neighbour.contact = Contact(heard_s=0.35 * LEASE_S, since_s=100_000.0)
+    machine = Machine(neighbour.witness)
+    machine.clock.now += silence.ASK_SHARE * LEASE_S
+    assert await machine.lease.why_cut_off() == ""
+    assert neighbour.asked == 1
 
 
 @pytest.mark.parametrize("other", ["welcome", {"status": "fine"}, {"heard_s": "soon", "since_s": 1}])
@@ -286,6 +299,19 @@ def test_contact_without_a_gap() -> None:
     standing.asked()
     clock.now += 1.0
     assert standing.contact() == Contact(heard_s=1.0, since_s=1.0)
+
+
+def test_contact_begins_with_each_leader() -> None:
+    """One that took over a second ago has served no machine for longer; a release without terms names no leader."""
+    clock = Clock()
+    standing = Standing(clock)
+    for term in (0, 3, 3, 4, 4):
+        clock.now += 1.0
+        standing.answered(clock.now, Heard(lease_s=5.0, term=term))
+    assert standing.contact().since_s == pytest.approx(1.0)
+    standing.asked(5)
+    clock.now += 0.5
+    assert standing.contact().since_s == pytest.approx(0.5)
 
 
 def test_only_the_gateway_is_the_gateway() -> None:

@@ -11,6 +11,7 @@ from holdfast.policies.detect.silence import AskedPeer, why_cut_off
 
 POLICY = Policy.load().gateway
 SILENT_S = 3.0
+LEASE_S = 5.0
 IN_CONTACT = Contact(heard_s=0.3, since_s=100.0)
 DEAF = Contact(heard_s=2.9, since_s=100.0)
 JUST_BACK = Contact(heard_s=0.3, since_s=1.0)
@@ -22,12 +23,14 @@ def asked(*contacts: Contact | None, reached: bool = True) -> list[AskedPeer]:
 
 def test_others_reach_the_gateway() -> None:
     """One is enough: it is this machine that is cut off."""
-    assert "answers m1" in why_cut_off(SILENT_S, asked(DEAF, IN_CONTACT, DEAF))
+    assert "answers m1" in why_cut_off(SILENT_S, LEASE_S, asked(DEAF, IN_CONTACT, DEAF))
 
 
 def test_no_machine_answers_at_all() -> None:
     """Then all of this machine's network is gone."""
-    assert "neither the gateway nor any of 2" in why_cut_off(SILENT_S, asked(None, None, reached=False))
+    assert "neither the gateway nor any of 2" in why_cut_off(
+        SILENT_S, LEASE_S, asked(None, None, reached=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,17 +46,35 @@ def test_no_machine_answers_at_all() -> None:
 )
 def test_the_gateway_may_be_away(answers: list[AskedPeer]) -> None:
     """Training goes on without it."""
-    assert why_cut_off(SILENT_S, answers) == ""
+    assert why_cut_off(SILENT_S, LEASE_S, answers) == ""
 
 
 @pytest.mark.parametrize("heartbeat_s", [0.1, 0.5, 2.0, 10.0])
 def test_contact_of_others_is_distinguished_at_every_heartbeat(heartbeat_s: float) -> None:
     """When the lease asks, one that hears is younger than half the silence, one that lost it at once is older."""
-    silent_s = silence.ASK_SHARE * silence.lease_s(heartbeat_s, POLICY)
+    lease_s = silence.lease_s(heartbeat_s, POLICY)
+    silent_s = silence.ASK_SHARE * lease_s
     in_contact = Contact(heard_s=heartbeat_s, since_s=1000.0)
     deaf = Contact(heard_s=silent_s - heartbeat_s, since_s=1000.0)
-    assert why_cut_off(silent_s, asked(in_contact))
-    assert not why_cut_off(silent_s, asked(deaf))
+    assert why_cut_off(silent_s, lease_s, asked(in_contact))
+    assert not why_cut_off(silent_s, lease_s, asked(deaf))
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "contact", "cut_off"),
+    [
+        (60.0, Contact(heard_s=0.3, since_s=4.9), False),
+        (60.0, Contact(heard_s=0.3, since_s=5.0), True),
+        (60.0, Contact(heard_s=2.6, since_s=8.0), False),
+        (4.0, Contact(heard_s=0.3, since_s=3.9), False),
+    ],
+    ids=["back for less than a lease", "back for a lease", "away again", "as long as the silence"],
+)
+def test_who_is_cut_off_while_the_gateway_is_away_learns_it(
+    silent_s: float, contact: Contact, cut_off: bool
+) -> None:
+    """It has a lease to reach a gateway that is back."""
+    assert bool(why_cut_off(silent_s, LEASE_S, asked(contact))) == cut_off
 
 
 @pytest.mark.parametrize("heartbeat_s", [0.1, 0.5, 2.0, 10.0])
