@@ -18,8 +18,10 @@ from holdfast.policies.accounting import timeline
 from holdfast.policies.accounting.lost_time import US, Account, LostPhase, account
 from holdfast.policies.accounting.timeline import ActionLike, EpochLike, IncidentLike, StateLike, StretchLike
 
-NOT_MEASURED = "not measured: no steps reported"
+NO_STEPS = "not measured: no steps reported"
 """Shown in place of the ratio of a job that reports no steps: plain torchrun, or not yet at its first one."""
+CLOCK_SET_BACK = "not measured: the clock was set back"
+"""Shown in place of the ratio when the time asked for ends before the job began."""
 DAY_S = 86_400.0
 LATE_FACTOR = 3.0
 """A step that takes longer than this x the usual is late: until then no time is known to be lost."""
@@ -45,9 +47,11 @@ class Ettr(Frozen):
     """Every microsecond of it, by phase and incident class."""
 
     @property
-    def measured(self) -> bool:
-        """Whether any step was reported: without one nothing is known of what was productive."""
-        return self.steps_total + self.steps_recomputed > 0
+    def unmeasured(self) -> str:
+        """Why the ratio means nothing; empty where it was measured."""
+        if self.steps_total + self.steps_recomputed == 0:
+            return NO_STEPS
+        return "" if self.wall_s > 0 else CLOCK_SET_BACK
 
 
 def ettr(

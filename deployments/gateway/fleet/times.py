@@ -50,9 +50,9 @@ def _values(site: Site, job: Job) -> dict[str, Any]:
     total, window = measured(site, job)
     account = total.account
     return {
-        "ettr": round(total.ettr, 4) if total.measured else None,
-        "ettr_window": round(window.ettr, 4) if total.measured else None,
-        "ettr_note": "" if total.measured else ettr.NOT_MEASURED,
+        "ettr": None if total.unmeasured else round(total.ettr, 4),
+        "ettr_window": None if window.unmeasured else round(window.ettr, 4),
+        "ettr_note": total.unmeasured,
         "window_s": site.policy.ettr.window_s,
         "wall_s": total.wall_s,
         "productive_s": total.productive_s,
@@ -116,15 +116,12 @@ def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr | None, before
 
     ``before``: rows of its lost time that are shown. Returns those that are shown now.
     """
-    # Of a job that reports no steps neither is known: 0 would page people for one that trains well.
-    if total.measured:
-        metrics.job_ettr.labels(job, "total").set(total.ettr)
-    else:
-        _remove(metrics.job_ettr, job, "total")
-    if window is None or not total.measured:
-        _remove(metrics.job_ettr, job, "window")
-    else:
-        metrics.job_ettr.labels(job, "window").set(window.ettr)
+    # Where it is not measured, 0 would page people for a job that trains well.
+    for name, each in (("total", total), ("window", window)):
+        if each is None or each.unmeasured:
+            _remove(metrics.job_ettr, job, name)
+        else:
+            metrics.job_ettr.labels(job, name).set(each.ettr)
     metrics.job_wall_s.labels(job).set(total.wall_s)
     metrics.job_productive_s.labels(job).set(total.productive_s)
     metrics.job_zero_s.labels(job).set(total.zero_s)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import RefusedError
 from holdfast.models.history import Epoch, History
-from holdfast.policies.accounting.ettr import ettr, expected, sliding
+from holdfast.policies.accounting.ettr import CLOCK_SET_BACK, NO_STEPS, ettr, expected, sliding
 from tests.policies.make import epoch
 
 
@@ -73,6 +73,14 @@ def test_no_epochs_is_zero() -> None:
     assert ettr([], 10.0).ettr == 0.0
     assert sliding(History(), 10.0).ettr == 0.0
     assert ettr([epoch(1, 10.0, None, None)], 10.0).ettr == 0.0
+
+
+def test_a_clock_set_back_before_the_job_began_measures_nothing() -> None:
+    """Zero would look like a job that loses all its time."""
+    rows = [epoch(1, 7200.0, (1, 7201.0), (50, 7250.0))]
+    assert (ettr(rows, 7250.0).unmeasured, ettr(rows, 100.0).unmeasured) == ("", CLOCK_SET_BACK)
+    assert sliding(History(epochs=tuple(rows)), 100.0).unmeasured == CLOCK_SET_BACK
+    assert ettr([epoch(1, 0.0, None, None)], 10.0).unmeasured == NO_STEPS
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
