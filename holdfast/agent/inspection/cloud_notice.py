@@ -200,7 +200,7 @@ class CloudNotices:
 
     def _alert(self, notice: Notice, now: float) -> Alert:
         evidence: dict[str, object] = {"source": notice.source.value, "text": notice.text}
-        if notice.deadline_at is not None:
+        if _comes(notice, now):
             evidence["deadline_at"] = notice.deadline_at
         return Alert(
             kind=AlertKind.PLANNED_MOVE,
@@ -218,6 +218,11 @@ class CloudNotices:
 
 def _again_s(notice: Notice, now: float) -> float:
     """Return after how long a notice that stands is reported again: a try now and then, not always."""
-    if notice.deadline_at is None:
+    if notice.deadline_at is None or not _comes(notice, now):
         return _AGAIN_S
-    return max(0.0, notice.deadline_at - now) / _TRIES
+    return (notice.deadline_at - now) / _TRIES
+
+
+def _comes(notice: Notice, now: float) -> bool:
+    """Return whether its time is known and ahead; once it has passed, the machine goes at any moment, or in hours."""
+    return notice.deadline_at is not None and notice.deadline_at > now

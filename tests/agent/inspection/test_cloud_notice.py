@@ -34,6 +34,10 @@ AZURE_EVENT = {
 }
 
 
+BEFORE_ALL = 1505722920.0 - 1e6
+"""Before the times of all these notices (Unix seconds)."""
+
+
 class Metadata:
     """A metadata service: refuses what lacks the headers that the real ones ask for."""
 
@@ -95,7 +99,7 @@ class Metadata:
 
     def alerts(self, name: str) -> list[tuple[Any, ...]]:
         """Source, text and deadline of what a detector raises."""
-        detector = CloudNotices("m1", cloud(name, self.url), 5.0)
+        detector = CloudNotices("m1", cloud(name, self.url), 5.0, clock=lambda: BEFORE_ALL)
         found = detector.poll()
         assert detector.inspect() == []
         assert all(alert.kind is AlertKind.PLANNED_MOVE and alert.machine == "m1" for alert in found)
@@ -239,6 +243,21 @@ def test_a_notice_that_stands_is_reported_again_the_oftener_the_less_time_is_lef
     assert [len(detector.poll()), len(detector.poll())] == [1, 0]
     now[0] += 600.0
     assert len(detector.poll()) == 1
+
+
+def test_a_notice_whose_time_has_passed_is_one_without_a_time(metadata: Metadata) -> None:
+    """The machine is there still, and goes at any moment or in hours: a move is tried now and then, and not refused."""
+    now = [1505722920.0 - 4.0]
+    detector = CloudNotices("m1", cloud("ec2", metadata.url), 5.0, clock=lambda: now[0])
+    metadata.spot = json.dumps(EC2_SPOT)
+    (first,) = detector.poll()
+    assert first.evidence["deadline_at"] == 1505722920.0
+    seen = []
+    for _ in range(120):
+        now[0] += 5.0
+        seen.append(detector.poll())
+    assert [len(alerts) for alerts in seen] == [0] * 119 + [1]
+    assert "deadline_at" not in seen[-1][0].evidence
 
 
 def test_a_notice_that_is_withdrawn_is_reported_as_over(metadata: Metadata) -> None:
