@@ -7,6 +7,7 @@ A body that is not as documented is an error, never a notice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -69,6 +70,8 @@ _EC2_CODES: Mapping[str, str] = {
     "instance-retirement": "the instance is retired",
     "instance-stop": "the instance is stopped",
 }
+_AZURE_NAME = re.compile(r"""[^\s\\/"'\[\]:|<>+=;,?*@&]{1,80}""")
+"""A machine's, or an instance's of a scale set."""
 Parsed = TypeVar("Parsed")
 
 
@@ -142,6 +145,18 @@ def gce_preempted(body: str) -> list[Notice]:
             text = "Compute Engine preempts this instance"
             return [Notice(id="preempted", source=MoveSource.PREEMPTION, text=text)]
     raise ValueError(f"expected TRUE or FALSE, got {body.strip()[:80]!r}")
+
+
+def azure_name(body: str) -> str:
+    """Read ``instance/compute/name``.
+
+    Raises:
+        ValueError: it is no name, so that the machine's own events would be taken for those of others.
+    """
+    name = body.strip()
+    if not _AZURE_NAME.fullmatch(name):
+        raise ValueError(f"expected the name of a virtual machine, got {name[:80]!r}")
+    return name
 
 
 def azure(body: str, name: str) -> list[Notice]:

@@ -112,15 +112,13 @@ class Azure:
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
-        self._name = ""
         self.complete = True
 
     def read(self) -> list[Notice]:
-        """Return scheduled events of this virtual machine."""
-        if not self._name:
-            found = self._get("instance/compute/name", {"api-version": "2021-02-01", "format": "text"})
-            self._name = found.strip()
-        return cloud_notice.azure(self._get("scheduledevents", {"api-version": "2020-07-01"}), self._name)
+        """Return scheduled events of this virtual machine. Its name is asked each time: no wrong one lasts."""
+        found = self._get("instance/compute/name", {"api-version": "2021-02-01", "format": "text"})
+        name = cloud_notice.azure_name(found)
+        return cloud_notice.azure(self._get("scheduledevents", {"api-version": "2020-07-01"}), name)
 
     def _get(self, path: str, asked: dict[str, str]) -> str:
         answer = self._http.get(f"/metadata/{path}", params=asked, headers={"Metadata": "true"})

@@ -47,6 +47,7 @@ class Metadata:
         self.maintenance = "NONE"
         self.preempted = "FALSE"
         self.azure: Any = {"DocumentIncarnation": 1, "Events": []}
+        self.azure_name = "myspotvm"
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,7 +86,7 @@ class Metadata:
         if headers["Metadata"] != "true":
             return 400, ""
         if path == "/metadata/instance/compute/name?api-version=2021-02-01&format=text":
-            return 200, "myspotvm"
+            return 200, self.azure_name
         return (
             (200, json.dumps(self.azure))
             if path == "/metadata/scheduledevents?api-version=2020-07-01"
@@ -258,6 +259,22 @@ def test_a_notice_whose_time_has_passed_is_one_without_a_time(metadata: Metadata
         seen.append(detector.poll())
     assert [len(alerts) for alerts in seen] == [0] * 119 + [1]
     assert "deadline_at" not in seen[-1][0].evidence
+
+
+@pytest.mark.parametrize("answer", ["", "<html>captive portal</html>", "a portal"])
+def test_a_wrong_name_hides_no_event_for_longer_than_it_is_given(
+    metadata: Metadata, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events are told apart by the machine's name: with a wrong one, its own would be those of others for ever."""
+    metadata.azure = {"DocumentIncarnation": 2, "Events": [AZURE_EVENT]}
+    detector = CloudNotices("m1", cloud("azure", metadata.url), 5.0, clock=lambda: BEFORE_ALL)
+    metadata.azure_name = answer
+    assert detector.poll() == []
+    assert "notices of the cloud" in caplog.text
+    metadata.azure_name = "myspotvm"
+    assert [alert.firing for alert in detector.poll()] == [True]
+    metadata.azure_name = answer
+    assert detector.poll() == []
 
 
 def test_a_notice_that_is_withdrawn_is_reported_as_over(metadata: Metadata) -> None:
