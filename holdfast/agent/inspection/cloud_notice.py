@@ -10,12 +10,12 @@ from typing import Protocol
 
 import httpx
 
+from holdfast.agent.inspection.metadata_service import MetadataService
 from holdfast.models.alert import Alert, AlertKind, Finding, MoveSource
 from holdfast.policies.classify import cloud_notice
 from holdfast.policies.classify.cloud_notice import Notice
 
 _log = logging.getLogger(__name__)
-_TIMEOUT_S = 2.0
 _TOKEN_S = 300
 _AGAIN_S = 600.0
 _TRIES = 10
@@ -43,15 +43,13 @@ class Notices(Protocol):
 class Ec2:
     """EC2's instance metadata, with a session token (IMDSv2)."""
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: MetadataService) -> None:
         self._http = http
         self.complete = True
 
     def read(self) -> list[Notice]:
         """Return interruptions of a Spot instance and scheduled events."""
-        put = self._http.put(
-            "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_S}"}
-        )
+        put = self._http.put("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_S}"})
         token = {"X-aws-ec2-metadata-token": put.raise_for_status().text}
         found, self.complete = _of_all(
             lambda: self._read(cloud_notice.ec2_spot, "spot/instance-action", token),
@@ -64,14 +62,14 @@ class Ec2:
         return parse(body) if body else []
 
     def _get(self, path: str, token: dict[str, str]) -> str:
-        answer = self._http.get(f"/latest/meta-data/{path}", headers=token)
+        answer = self._http.get(f"/latest/meta-data/{path}", token)
         return "" if answer.status_code == 404 else answer.raise_for_status().text
 
 
 class Gce:
     """Compute Engine's metadata server."""
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: MetadataService) -> None:
         self._http = http
         self.complete = True
 
@@ -85,7 +83,7 @@ class Gce:
 
     def _get(self, name: str) -> str:
         path = f"/computeMetadata/v1/instance/{name}"
-        return self._http.get(path, headers={"Metadata-Flavor": "Google"}).raise_for_status().text
+        return self._http.get(path, {"Metadata-Flavor": "Google"}).raise_for_status().text
 
 
 def _of_all(*reads: Callable[[], list[Notice]]) -> tuple[list[Notice], bool]:
@@ -110,7 +108,7 @@ def _of_all(*reads: Callable[[], list[Notice]]) -> tuple[list[Notice], bool]:
 class Azure:
     """Azure's instance metadata service."""
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: MetadataService) -> None:
         self._http = http
         self.complete = True
 
@@ -121,11 +119,11 @@ class Azure:
         return cloud_notice.azure(self._get("scheduledevents", {"api-version": "2020-07-01"}), name)
 
     def _get(self, path: str, asked: dict[str, str]) -> str:
-        answer = self._http.get(f"/metadata/{path}", params=asked, headers={"Metadata": "true"})
+        answer = self._http.get(f"/metadata/{path}", {"Metadata": "true"}, asked)
         return answer.raise_for_status().text
 
 
-CLOUDS: dict[str, tuple[Callable[[httpx.Client], Notices], str]] = {
+CLOUDS: dict[str, tuple[Callable[[MetadataService], Notices], str]] = {
     "ec2": (Ec2, "http://169.254.169.254"),
     "gce": (Gce, "http://metadata.google.internal"),
     "azure": (Azure, "http://169.254.169.254"),
@@ -136,8 +134,7 @@ CLOUDS: dict[str, tuple[Callable[[httpx.Client], Notices], str]] = {
 def cloud(name: str, address: str = "") -> Notices:
     """Return the reader of a cloud; ``address`` is for a metadata service elsewhere."""
     make, usual = CLOUDS[name]
-    # Never through a proxy: it would be asked about itself.
-    return make(httpx.Client(base_url=address or usual, timeout=_TIMEOUT_S, trust_env=False))
+    return make(MetadataService(address or usual))
 
 
 class CloudNotices:

@@ -113,7 +113,7 @@ class Metadata:
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     """The service."""
-    monkeypatch.setattr("holdfast.agent.inspection.cloud_notice._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("holdfast.agent.inspection.metadata_service.TIMEOUT_S", 60.0)
     service = Metadata()
     yield service
     service.close()
