@@ -58,10 +58,11 @@ _KILLED_CHILD = re.compile(r"^ *exitcode *: -\d", re.MULTILINE)
 _ABOVE = re.compile(
     r"\b(?:(?:see|check|reported)\b.{0,60}|(?:errors?|statements?|messages?|output|logs?|traceback) )"
     r"\babove\b(?! ?(?:the |a |its )?(?:[\d<=>.-]*\d|threshold|tolerance|limit|maximum))"
-    r"|Please use the NLTK Downloader|worker process has died\. Worker exit type: SYSTEM_ERROR",
+    r"|: exit \d{1,3} \(read\)|Please use the NLTK Downloader|worker process has died\. Worker exit type: SYSTEM_ERROR",
     re.IGNORECASE,
 )
-"""Of an exception that only names where the error stands; of a download that failed, for a reason printed before.
+"""Of an exception that only names where the error stands; of a download or a child's output that failed, for a reason
+printed before.
 
 Also of Ray's, of a process that ended by no exception: its log or Ray's monitor of the node states why."""
 _FRAME = re.compile(r'^(?:  |> )File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,200}))?$', re.MULTILINE)
@@ -73,7 +74,8 @@ _SEMAPHORE = "_multiprocessing.SemLock("
 """A semaphore of processes is a file in shared memory, and its error names none."""
 _AFTER = re.compile(
     r"\s*$|[ \t]|Set the environment variable HYDRA_FULL_ERROR=|.{0,200}process group has not been destroyed"
-    r"|.{0,200}resource_tracker: There appear to be"
+    r"|.{0,200}resource_tracker: There appear to be|.{0,60}\[launch\.py:\d{1,5}:\w{1,40}\] "
+    r"|[\d.]{1,16} != [\d. *]{1,80}$"
     r"|.{0,200}\d%\|"
     r"|.{0,200}(?: failed \(exitcode: | Sending process \d{1,9} closing signal| exits with return code = )"
     r"|srun: error: .{1,200}: Exited with exit code|Set torch\._dynamo\.config|Set TORCH_LOGS=|You can suppress this"

@@ -34,7 +34,11 @@ def test_every_item_is_taken_for_what_it_is(judged: list[Score]) -> None:
     assert amiss == {}
 
 
-KNOWN_WRONG: frozenset[str] = frozenset()
+KNOWN_WRONG: frozenset[str] = frozenset(
+    {
+        "zn-openfold-inf",  # lines that say they go on have the NaN; gradients that are missing end so, too
+    }
+)
 """Items that are still taken for something else, and accuse nobody; each has its reason beside it."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.ranks.own_code import is_own
+from holdfast.agent.ranks.own_code import is_installed, is_own
 from holdfast.policies.classify import boxed, envelopes, last_words, lived_on, mixed, unloadable, usage_errors
 from holdfast.policies.classify.patterns import Match
 
@@ -33,6 +33,8 @@ _OUR_FOLDERS = tuple(
 _SESSION = os.path.join("holdfast", "session", "session.py")
 _LAUNCH = "unspecified launch failure"
 """CUDA's words for a kernel that faulted, and for one that ended itself (``trap``)."""
+_ABSTRACT = "Can't instantiate abstract class "
+_LAUNCHER = os.path.join("horovod", "runner", "")
 _ASSERTED = "cuda_assert"
 """Pattern of the exception after an assertion in a kernel failed: which one, only the log has."""
 
@@ -124,10 +126,18 @@ def _is_own(error: Mapping[str, Any]) -> bool:
     return error.get("at") is not None
 
 
-def _ours(traceback: str) -> bool:
-    """Return whether our own code raised it, though the job's called: no error of the job's."""
+def _by_place(traceback: str, message: str) -> dict[str, str]:
+    """Return the cause that follows from the file which raised an exception without a known pattern."""
     files = _FILE.findall(traceback)
-    return bool(files) and files[-1].startswith(_OUR_FOLDERS)
+    if not files:
+        return {}
+    if files[-1].startswith(_OUR_FOLDERS):
+        return {"cause": "framework"}
+    if not is_installed(files[-1]):
+        return {}
+    # A class of a library's, made by that library, lacks what another one in the image asks for; a launcher fell over
+    # what ranks print.
+    return {"cause": "setup"} if message.startswith(_ABSTRACT) or _LAUNCHER in files[-1] else {}
 
 
 def _from_log(exit_code: int | None, end: str, code: str) -> dict[str, Any]:
@@ -176,8 +186,8 @@ def evidence(
     error_type, message = str(error.get("error_type") or ""), str(error.get("message") or "")
     found = reason(exit_code, error, end)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
-    if found is None and _ours(str(error.get("traceback") or "")):
-        known = {"cause": "framework"}
+    if found is None:
+        known = _by_place(str(error.get("traceback") or ""), message)
     if error.get("at") is not None:
         known["failed_at"] = error["at"]
     return {

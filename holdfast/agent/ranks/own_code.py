@@ -11,3 +11,8 @@ def is_own(path: str, root: str) -> bool:
     """Return whether a file is the job's own: in its folder, and in no environment that was made there (``.venv``)."""
     inside = path.startswith(root + os.sep)
     return inside and _OF_LIBRARIES.isdisjoint(path[len(root) :].split(os.sep))
+
+
+def is_installed(path: str) -> bool:
+    """Return whether a file belongs to an installed library, wherever that lies."""
+    return not _OF_LIBRARIES.isdisjoint(path.split(os.sep))
