@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast import data
+from holdfast.data import formats
 from holdfast.data.folder import FolderPlace
 from holdfast.errors import SettingsError, SourceError
 from tests.data.dataset_ranks import FORMATS, Ranks
@@ -218,3 +219,39 @@ def test_values_of_a_wrong_line_are_refused(tmp_path: Path) -> None:
             SourceError, match=r"a\.jsonl: (line \d after byte 0 is no JSON|a line .* more than one value)"
         ):
             next(data.Dataset(data.folder(tmp_path), 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1, 2\n[3\n4]\n", '{"a": 1}, {"a": 2}\n{"a": [{}\n{}]}\n', "1],[2\n[[3\n4]]\n", '{"a": 1}x', "\n"],
+)
+def test_broken_lines_never_make_up_for_each_other(tmp_path: Path, text: str) -> None:
+    """Parsed together, a line with two values and one that is cut in two are as many values as lines."""
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(SourceError, match=r"a\.jsonl: line \d after byte 0 is no JSON"):
+        next(data.Dataset(data.folder(tmp_path), 1))
+
+
+def test_white_space_around_a_value_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b' {"a": 1}\t\r\n\t{"a": 2} \n{"a": 3}')
+    source = data.folder(tmp_path, shuffle=0)
+    assert [rows[0]["a"] for rows in data.Dataset(source, 1, lanes=1)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("size", [3, 4, 5, 1000])
+def test_lines_that_are_no_json_at_a_glance_are_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int
+) -> None:
+    """An empty one, or a byte order mark: a run of weeks would end where it comes to them."""
+    monkeypatch.setattr(formats, "LINES_NBYTES", size)
+    pack = gzip.compress if name.endswith("gz") else bytes
+    for text, reason in (
+        (b"1\n2\n\n3\n", "line 3 after byte 0 is no JSON: it is empty"),
+        (b"\n1\n", "line 1 after byte 0 is no JSON: it is empty"),
+        (b"12\n\n", "line 2 after byte 0 is no JSON: it is empty"),
+        (b"\xef\xbb\xbf1\n", "begins with a byte order mark"),
+    ):
+        (tmp_path / name).write_bytes(pack(text))
+        with pytest.raises(SourceError, match=reason):
+            data.Dataset(data.folder(tmp_path), 1).prepare()
