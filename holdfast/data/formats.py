@@ -43,6 +43,10 @@ class Format(Protocol):
         """Return the names of a file's columns that every file must have; none, where rows are no tables."""
         ...
 
+    def schema(self, file: BinaryIO, path: str) -> Any:
+        """Return the schema of the rows that :meth:`read` gives; None, where they are no tables."""
+        ...
+
 
 class Lines:
     """Lines of text, as iterating over a file gives them: with their ends. A file that ends in ``.gz`` is one split."""
@@ -77,6 +81,10 @@ class Lines:
     def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
         """Return nothing: each row is what it is."""
         return frozenset()
+
+    def schema(self, file: BinaryIO, path: str) -> Any:
+        """Return nothing: each row is what it is."""
+        return None
 
     def _chunks(self, file: BinaryIO, path: str) -> Iterator[bytes]:
         """Yield the content."""
@@ -143,6 +151,13 @@ class Parquet:
             return frozenset()
         return frozenset(self._open(file, path).schema_arrow.names) - self._optional
 
+    def schema(self, file: BinaryIO, path: str) -> Any:
+        """Return that of the columns which are read; of nested ones that are read in part nothing."""
+        schema = self._open(file, path).schema_arrow
+        if self._columns is None:
+            return schema
+        return _pyarrow(path).schema([each for each in schema if each.name in self._columns])
+
     def _refuse_missing(self, schema: Any, path: str) -> None:
         """Refuse columns that the file has not: pyarrow leaves them out without a word."""
         has = {schema.column(number).path for number in range(len(schema))}
@@ -190,6 +205,10 @@ class Arrow:
         """Return those of the file."""
         return frozenset(self._open(file, path).schema.names).difference(self._optional)
 
+    def schema(self, file: BinaryIO, path: str) -> Any:
+        """Return that of the file."""
+        return self._open(file, path).schema
+
     def _batch(self, opened: Any, path: str, number: int) -> Any:
         try:
             return opened.get_batch(number)
@@ -230,6 +249,24 @@ def lacks(path: str, columns: frozenset[str], first: str, wanted: frozenset[str]
         f"{path}: no column {names}, which {first} has: its rows would have nulls there. Write the file with it; or "
         "name it as optional=, for nulls, or name the columns that all Parquet files have as columns="
     )
+
+
+def clashes(path: str, schema: Any, first: str, wanted: Any) -> str:
+    """Return the message for a file whose columns have other types than those of the first; empty: they go together.
+
+    They are put into one table as :func:`holdfast.data.rows.concat` does it, without rows.
+    """
+    if schema.equals(wanted):
+        return ""
+    pa = _pyarrow(path)
+    try:
+        pa.unify_schemas([wanted, schema], promote_options="default")
+    except pa.ArrowException as error:
+        return (
+            f"{path}: its columns do not go together with those of {first}: {error}. Write the file with the same "
+            "types, or give the source a decode= that makes columns alike"
+        )
+    return ""
 
 
 def format_of(path: str, named: str = "") -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 from holdfast.data.agree import Agreement
 from holdfast.data.at_once import each_of
 from holdfast.data.files import File, Indexed
-from holdfast.data.formats import TABLES, Format, format_of, lacks
+from holdfast.data.formats import TABLES, Format, clashes, format_of, lacks
 from holdfast.data.listing import Listing
 from holdfast.data.patience import PlacePatience
 from holdfast.data.sources import Mix
@@ -72,19 +74,37 @@ def _path(mix: Mix, name: str, file: File) -> str:
     return f"{mix.sources[name].place.name.rstrip('/')}/{file.path}"
 
 
-def _wanted(
-    mix: Mix, name: str, files: Sequence[File], formats: Mapping[str, Format]
-) -> tuple[str, frozenset[str]]:
-    """Return the first of these files that is there, and its columns."""
+@dataclass(frozen=True)
+class _Columns:
+    """The columns by which the tables of a source are judged: those of its first one."""
+
+    path: str = ""
+    names: frozenset[str] = frozenset()
+    schema: Any = None
+    """None: types are not compared."""
+
+    def wrong(self, opened: BinaryIO, path: str, kind: Format) -> str:
+        """Return the message for a table that does not fit; empty: it does."""
+        missing = lacks(path, kind.columns(opened, path), self.path, self.names)
+        if missing or self.schema is None:
+            return missing
+        return clashes(path, kind.schema(opened, path), self.path, self.schema)
+
+
+def _wanted(mix: Mix, name: str, files: Sequence[File], formats: Mapping[str, Format]) -> _Columns:
+    """Return the columns of the first of these files that is there."""
+    source = mix.sources[name]
     for number, file in enumerate(files, 1):
-        path = _path(mix, name, file)
+        path, kind = _path(mix, name, file), formats[_kind(mix, name, file)]
         try:
-            with mix.sources[name].place.open(file) as opened:
-                return path, formats[_kind(mix, name, file)].columns(opened, path)
+            with source.place.open(file) as opened:
+                # What `decode` is given differs as it may: it is there to make it alike.
+                schema = kind.schema(opened, path) if source.decode is None else None
+                return _Columns(path, kind.columns(opened, path), schema)
         except SourceError:
             if number == len(files):
                 raise
-    return "", frozenset()
+    return _Columns()
 
 
 def _indexed(
@@ -107,13 +127,9 @@ def _indexed(
         path, kind = _path(mix, name, file), _kind(mix, name, file)
         with source.place.open(file) as opened:
             splits = formats[name][kind].index(opened, path)
-            missing = (
-                lacks(path, formats[name][kind].columns(opened, path), *wanted[name])
-                if kind in TABLES
-                else ""
-            )
-        if missing:
-            raise SourceError(missing)
+            wrong = wanted[name].wrong(opened, path, formats[name][kind]) if kind in TABLES else ""
+        if wrong:
+            raise SourceError(wrong)
         return Indexed(file, tuple(splits))
 
     return list(each_of(lambda given: patience.ask(functools.partial(index, given)), files, threads))
