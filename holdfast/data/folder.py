@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +36,7 @@ class FolderPlace:
                 if name[0] in "._":
                     continue
                 path = Path(folder) / name
-                try:
-                    found = path.stat()
-                except FileNotFoundError:  # taken away since
+                if (found := _status(path)) is None:
                     continue
                 yield File(path.relative_to(root).as_posix(), found.st_size, str(found.st_mtime_ns))
 
@@ -54,6 +53,25 @@ class FolderPlace:
                 changed(self.name, file, f"it has {found.st_size} bytes and version {found.st_mtime_ns}")
             )
         return opened
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a file; None: it was taken away since.
+
+    Raises:
+        SourceError: it is a link to nothing, or no file that can be read twice.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise SourceError(f"{path}: a link to nothing: {path.readlink()}") from None
+        return None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe waits for its writer
+        raise SourceError(f"{path}: no regular file, and no folder")
+    return found
 
 
 def _unread(error: OSError) -> None:

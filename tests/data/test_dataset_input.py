@@ -50,6 +50,23 @@ def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
         list(place.files())
 
 
+def test_a_name_without_a_file_is_refused(tmp_path: Path) -> None:
+    """A link to a share that is not mounted left its samples out; a pipe waited for a writer, for ever."""
+    write(tmp_path / "a.txt", [1])
+    other = tmp_path / "b.txt"
+    for target, reason in (
+        ("/nowhere/b.txt", "a link to nothing: /nowhere/b.txt"),
+        ("b.txt", "cannot be read: Too many"),
+    ):
+        other.symlink_to(target)
+        with pytest.raises(SourceError, match=rf"/b\.txt: {reason}"):
+            list(FolderPlace(str(tmp_path)).files())
+        other.unlink()
+    os.mkfifo(other)
+    with pytest.raises(SourceError, match=r"/b\.txt: no regular file"):
+        list(FolderPlace(str(tmp_path)).files())
+
+
 def test_damaged_bytes_are_named_with_their_file(tmp_path: Path) -> None:
     """What the libraries raise says nothing of where."""
     for ending, reason in (
