@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
@@ -48,13 +48,15 @@ class HttpPlace:
     def files(self) -> Iterator[File]:
         """Read the listing's pages, and ask for each file's size and version."""
         pages, seen, urls = [self.name], {self.name}, dict[str, None]()
+        below = ""
         while pages:
-            page = pages.pop()
-            for url in self._links(page):
+            page, answer = self._page(pages.pop())
+            below = below or urljoin(page, ".")
+            for url in _links(page, answer, below):
                 path = url[len(self._base) :]
                 if (
-                    not url.startswith(self._base)
-                    or not path
+                    not url.startswith(below)
+                    or url == below
                     or any(p[:1] in "._" for p in path.split("/") if p)
                 ):
                     continue
@@ -71,24 +73,15 @@ class HttpPlace:
         """Open it; a server that knows no ranges sends all of it, once."""
         return opened(file.nbytes, _Bringer(self, file))
 
-    def _links(self, page: str) -> list[str]:
-        answer = self._ask("GET", page)
+    def _page(self, url: str) -> tuple[str, httpx.Response]:
+        """Return a page of the listing, and what its links are seen from: a folder's address ends in ``/``."""
+        answer = self._ask("GET", url)
         if answer.status_code != 200:
-            raise self._failed(page, answer)
-        kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-        if kind == "application/json":
-            return [urljoin(page, each) for each in _json_paths(page, answer)]
-        if kind == "text/html":
-            parser = _Links()
-            parser.feed(answer.text)
-            return [
-                urlunsplit(urlsplit(urljoin(page, each))._replace(query="", fragment=""))
-                for each in parser.found
-            ]
-        if kind.startswith("text/") or kind in ("", "application/octet-stream"):
-            lines = (line.strip() for line in answer.text.splitlines())
-            return [urljoin(page, line) for line in lines if line and not line.startswith("#")]
-        raise SourceError(f"{page}: no listing: content type {kind}, expected HTML, JSON or text")
+            raise self._failed(url, answer)
+        parts = urlsplit(url)
+        if urlsplit(str(answer.url)).path == f"{parts.path}/":  # where servers send those who leave it out
+            url = urlunsplit(parts._replace(path=f"{parts.path}/"))
+        return url, answer
 
     def _file(self, url: str) -> File:
         answer = self._ask("HEAD", url)
@@ -194,6 +187,39 @@ def version_of(answer: httpx.Response) -> str:
     return str(answer.headers.get("etag") or answer.headers.get("last-modified") or "")
 
 
+def _links(page: str, answer: httpx.Response, below: str) -> list[str]:
+    """Return the addresses that a page names.
+
+    Raises:
+        SourceError: it is no listing, or lists what is not ``below``.
+    """
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+    if kind == "application/json":
+        return _listed(page, _json_paths(page, answer), below)
+    if kind == "text/html":
+        parser = _Links()
+        parser.feed(answer.text)
+        return [
+            urlunsplit(urlsplit(urljoin(page, each))._replace(query="", fragment="")) for each in parser.found
+        ]
+    if kind.startswith("text/") or kind in ("", "application/octet-stream"):
+        lines = (line.strip() for line in answer.text.removeprefix("\ufeff").splitlines())
+        return _listed(page, [line for line in lines if line and not line.startswith("#")], below)
+    raise SourceError(f"{page}: no listing: content type {kind}, expected HTML, JSON or text")
+
+
+def _listed(page: str, paths: Iterable[str], below: str) -> list[str]:
+    """Return the addresses of a list, of which each is meant, as against the links of a page."""
+    found = []
+    for path in paths:
+        # A name with a colon is no scheme.
+        url = urljoin(page, path if path.startswith(("/", "http://", "https://")) else f"./{path}")
+        if not url.startswith(below):
+            raise SourceError(f"{page}: it lists {path}, which is not below {below}")
+        found.append(url)
+    return found
+
+
 def _json_paths(page: str, answer: httpx.Response) -> list[str]:
     wrong = SourceError(f"{page}: expected a JSON list of paths, or of objects with a name")
     try:
@@ -201,7 +227,7 @@ def _json_paths(page: str, answer: httpx.Response) -> list[str]:
         if not isinstance(listed, list):
             raise wrong
         return [
-            each if isinstance(each, str) else each["name"] + "/" * (each.get("type") == "directory")
+            each if isinstance(each, str) else quote(each["name"]) + "/" * (each.get("type") == "directory")
             for each in listed
         ]
     except (ValueError, TypeError, KeyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -173,6 +174,47 @@ def test_lists_of_paths_are_read(server: tuple[str, Path], kind: str) -> None:
     )
     (root / f"listing.{kind}").write_text(listing)
     assert sorted(both(functools.partial(data.http, f"{address}/listing.{kind}"))) == list(range(50))
+
+
+def test_names_of_nginx_are_no_addresses(server: tuple[str, Path]) -> None:
+    """Its JSON has them as they are; with a colon one was left out, and with another sign asked for as another."""
+    address, root = server
+    names = ["A", "%41", "a#b?", "web:1", "http:2", "t\u00ebst \u65e5"]
+    for number, name in enumerate(names):
+        write(root / "x:y" / f"{name}.jsonl", [number])
+    (root / "x:y/listing.json").write_text(
+        json.dumps([{"name": f"{each}.jsonl", "type": "file"} for each in names])
+    )
+    assert sorted(lists(data.http(f"{address}/x:y/listing.json"))) == list(range(len(names)))
+    (root / "listing.json").write_text(json.dumps([{"name": "x:y", "type": "directory"}]))
+    jsonl = data.http(
+        f"{address}/listing.json", where=lambda file: file.path.endswith("jsonl"), format="jsonl"
+    )
+    assert sorted(lists(jsonl)) == list(range(len(names)))
+
+
+def test_each_path_of_a_list_is_meant(server: tuple[str, Path]) -> None:
+    """One beside its folder was left out without a word; one with a colon, too."""
+    address, root = server
+    for number, name in enumerate(("web:1", "b")):
+        write(root / "odd" / f"{name}.jsonl", [number])
+    (root / "odd/listing.txt").write_bytes(b"\xef\xbb\xbfweb:1.jsonl\r\nb.jsonl\r\n")
+    assert sorted(lists(data.http(f"{address}/odd/listing.txt"))) == [0, 1]
+    for path in ("../c.jsonl", "https://elsewhere.test/c.jsonl"):
+        (root / "odd/listing.json").write_text(json.dumps(["b.jsonl", path]))
+        with pytest.raises(
+            SourceError, match=rf"listing\.json: it lists {path}, which is not below {address}/odd/$"
+        ):
+            lists(data.http(f"{address}/odd/listing.json"))
+
+
+def test_a_folder_is_listed_also_without_the_slash_at_its_end(server: tuple[str, Path]) -> None:
+    """Servers redirect there; its links were seen from the folder above, where those files are not."""
+    address, root = server
+    write(root / "odd/a.jsonl", [1])
+    write(root / "odd/deep/b.jsonl", [2])
+    write(root / "other/c.jsonl", [3])
+    assert sorted(lists(data.http(f"{address}/odd"))) == [1, 2]
 
 
 def test_a_served_file_that_changes_is_named(server: tuple[str, Path]) -> None:
