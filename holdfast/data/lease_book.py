@@ -95,6 +95,12 @@ class LeaseBook:
             self._data = Dataset(source, 1, seed=seed, agree=Alone(), patience_s=0)
             self._splits, self._leases = [], Leases.of(())
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Keep other threads out: what is asked for inside is of one moment."""
+        with self._lock:
+            yield
+
     def grant(self, worker: str, have: tuple[int, ...] = ()) -> tuple[Lease, str, File, Split] | None:
         """Lease a split to a worker; None: there is none now.
 

@@ -124,13 +124,15 @@ class LeaseServer:
         return answer
 
     def _grant(self, request: dict[str, Any]) -> dict[str, Any]:
-        found = self.book.grant(str(request["worker"]), tuple(map(int, request["have"])))
+        worker, have = str(request["worker"]), tuple(map(int, request["have"]))
+        with self.book.together():  # a restored position grants the same tokens once more, in another run
+            found, run, done = self.book.grant(worker, have), self.book.run, self.book.done
         if found is None:
-            return {"done": self.book.done}
+            return {"done": done}
         lease, source, file, split = found
         when = file.partition.isoformat() if file.partition else None
         return {
-            "run": self.book.run,
+            "run": run,
             "lease": asdict(lease),
             "source": source,
             "file": [file.path, file.nbytes, file.version, when],

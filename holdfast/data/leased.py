@@ -77,6 +77,8 @@ class LeasedSplits:
         self._formats = {name: each.formats() for name, each in self._mix.sources.items()}
         self._have: tuple[int, ...] = ()
         self._run = ""
+        self._left: tuple[str, int] | None = None
+        """Run and token of the last lease that is known to be over."""
         import ssl  # noqa: PLC0415
 
         self._http = httpx.Client(
@@ -109,11 +111,13 @@ class LeasedSplits:
         try:
             self._ask("commit", run=receipt.run, split=receipt.split, token=receipt.token, upto=receipt.upto)
         except StaleError:
+            self._left = receipt.run, receipt.token
             return False
         return True
 
     def give_back(self, receipt: Receipt) -> None:
         """End the lease of a split early: the rest is served to others."""
+        self._left = receipt.run, receipt.token
         self._ask("give-back", run=receipt.run, split=receipt.split, token=receipt.token)
 
     def close(self) -> None:
@@ -124,6 +128,8 @@ class LeasedSplits:
         lease, name = granted["lease"], granted["source"]
         rows = self._rows(name, granted["file"], Split(*granted["split"]), lease["split"])
         for first in range(lease["first"], len(rows), self._batch):
+            if self._left == (granted["run"], lease["token"]):
+                return  # what is left of it would be used in vain
             last = min(len(rows), first + self._batch)
             receipt = Receipt(granted["run"], lease["split"], lease["token"], last)
             yield LeasedRows(cut(rows, first, last), name, receipt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,6 +179,47 @@ def test_a_restored_position_refuses_leases_of_before(folder: Path) -> None:
     assert book.used == 0
     with pytest.raises(StaleError, match="of a run before"):
         book.commit(run, lease.split, lease.token, 3)
+
+
+def test_a_split_that_is_lost_is_left(folder: Path) -> None:
+    """A worker that slept past its lease used the rest, whose rows must not count, before it asked again."""
+    book = LeaseBook(data.folder(folder), length_s=3600)
+    server = data.LeaseServer(book, TOKEN)
+    worker = data.LeasedSplits(server.url, TOKEN, data.folder(folder), worker="w", batch=3)
+    batches = iter(worker)
+    lost = next(batches)
+    book.gone("w")
+    assert book.grant("another") is not None
+    assert not worker.commit(lost.receipt)
+    after = next(batches)
+    assert after.receipt.split != lost.receipt.split
+    worker.give_back(after.receipt)
+    assert next(batches).receipt.token > after.receipt.token
+    worker.close()
+    server.close()
+
+
+def test_a_lease_names_the_run_that_it_was_granted_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of before a restore, taken for one of after it, has the token of another worker's lease."""
+    book = LeaseBook(data.folder(folder))
+    server = data.LeaseServer(book, TOKEN)
+    start, grant = book.state_dict(), book.grant
+    restores = threading.Thread(target=book.load_state_dict, args=(start,))
+
+    def restored_meanwhile(*asked: Any) -> Any:
+        found = grant(*asked)
+        restores.start()
+        restores.join(0.5)
+        return found
+
+    monkeypatch.setattr(book, "grant", restored_meanwhile)
+    before = server._grant({"worker": "w", "have": []})
+    restores.join()
+    monkeypatch.setattr(book, "grant", grant)
+    after = server._grant({"worker": "v", "have": []})
+    assert after["lease"]["token"] == before["lease"]["token"]
+    assert after["run"] != before["run"]
+    server.close()
 
 
 def test_the_rank_that_has_the_book_gets_its_state(folder: Path) -> None:
