@@ -53,6 +53,8 @@ def state(role: Mapping[str, Any]) -> str:
         f"{len(own['names'])} of {own['wanted']} own machines" if len(own["names"]) < own["wanted"] else ""
     )
     no_room = f"no room for {role['unplaced']}" if role["unplaced"] else ""
-    if lacks or no_room:
-        return ", ".join(filter(None, (lacks, no_room)))
+    failed = sum(1 for each in role.get("places", ()) if each["phase"] == "failed")
+    asks = f"{failed} need{'s' if failed == 1 else ''} a person" if failed else ""
+    if lacks or no_room or asks:
+        return ", ".join(filter(None, (lacks, no_room, asks)))
     return "ready" if role["ready"] else "running" if role["running"] else "starting"

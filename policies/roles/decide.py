@@ -158,7 +158,7 @@ def _judged(place: ReplicaPlace, facts: RoleFacts, reports: Reports) -> ReplicaP
     if report is None or place.asked or place.machine in place.tried:
         return place
     if report.phase is ReplicaPhase.FAILED:
-        return after_failure(place, facts.roles[place.role], report.why, facts.now)
+        return after_failure(place, facts.roles[place.role], report.why, facts.now, report.restarts)
     good = report.address or key_of(place) in facts.lasting
     if good and (place.tried or place.incident):
         return place.model_copy(update={"tried": (), "incident": ""})

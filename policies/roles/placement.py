@@ -59,7 +59,11 @@ def place(  # noqa: PLR0917
         if index not in kept and each is not None and _stays(each, role, serving, each.epoch):
             # It starts again with the trainer, where it is: its agent ends the former one first.
             kept[index] = each.model_copy(
-                update={"generation": generations.get(index, 0) + 1, "epoch": epoch}
+                update={
+                    "generation": generations.get(index, 0) + 1,
+                    "epoch": epoch,
+                    "restarts": each.restarts + 1,
+                }
             )
     missing = [index for index in range(role.replicas) if index not in kept and index not in ending]
     if not missing:
@@ -86,17 +90,29 @@ def place(  # noqa: PLR0917
             epoch=epoch,
             tried=tried,
             incident=old.incident if old else "",
+            restarts=old.restarts + 1 if old else 0,
         )
     return RolePlaces(tuple(kept[index] for index in sorted(kept)), tuple(unplaced))
 
 
-def after_failure(place: ReplicaPlace, role: RoleSpec, why: str, now: float) -> ReplicaPlace:
-    """Return the place of a replica that passed its failure limit where it is: to be moved, or a person is asked."""
+def after_failure(
+    place: ReplicaPlace, role: RoleSpec, why: str, now: float, restarts: int = 0
+) -> ReplicaPlace:
+    """Return the place of a replica that passed its failure limit where it is: to be moved, or a person is asked.
+
+    Args:
+        place: its place.
+        role: its specification.
+        why: how it failed.
+        now: Unix seconds.
+        restarts: of it where it is.
+    """
     tried = (*place.tried, place.machine)
+    counted = {"tried": tried, "restarts": place.restarts + restarts}
     if len(tried) > role.restart.moves:
         failed = f"{why} on {', '.join(dict.fromkeys(tried))}"
-        return place.model_copy(update={"tried": tried, "asked": failed, "asked_at": now})
-    return place.model_copy(update={"tried": tried})
+        return place.model_copy(update={**counted, "asked": failed, "asked_at": now})
+    return place.model_copy(update=counted)
 
 
 def _stays(place: ReplicaPlace, role: RoleSpec, serving: Collection[str], epoch: int) -> bool:

@@ -25,6 +25,11 @@ ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
         ({"own_machines": {"wanted": 2, "names": ["m3"]}, "running": 1}, "1 of 2 own machines"),
         ({"own_machines": {"wanted": 1, "names": []}, "unplaced": 2}, "0 of 1 own machines, no room for 2"),
         ({"own_machines": {"wanted": 1, "names": ["m3"]}, "running": 1}, "running"),
+        ({"places": [{"phase": "failed"}]}, "1 needs a person"),
+        (
+            {"places": [{"phase": "failed"}] * 2, "unplaced": 1, "running": 1},
+            "no room for 1, 2 need a person",
+        ),
         ({"ready": True}, "ready"),
         ({"running": 1}, "running"),
         ({}, "starting"),

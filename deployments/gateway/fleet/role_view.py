@@ -60,6 +60,7 @@ def rows(
 
 def _place(place: ReplicaPlace, report: ReplicaState | None, *, lingers: bool) -> dict[str, Any]:
     phase = "failed" if place.asked else report.phase.value if report is not None else "starting"
+    here = place.machine not in place.tried  # where it failed they are counted already
     why = place.asked or (report.why if report is not None else "")
     if lingers:
         phase = "leaving"
@@ -69,7 +70,7 @@ def _place(place: ReplicaPlace, report: ReplicaState | None, *, lingers: bool) -
         "phase": phase,
         "pid": report.pid if report is not None else 0,
         "address": report.address if report is not None else "",
-        "restarts": report.restarts if report is not None else 0,
+        "restarts": place.restarts + (report.restarts if report is not None and here else 0),
         "why": why,
         "index": place.index,
         "generation": place.generation,

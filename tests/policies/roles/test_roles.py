@@ -107,6 +107,21 @@ def test_a_replica_is_tried_elsewhere_before_a_person_is_asked() -> None:
     assert place("r", role, ["m0"], (asked,), {0: 2}, 2).places == (asked,)
 
 
+def test_restarts_are_counted_over_the_machines_where_a_replica_failed() -> None:
+    """Two runs on each of two machines are three restarts; a third one on another machine is the fourth."""
+    role = RoleSpec(script="r.py", restart=Restart(failures=2, moves=1))
+    (first,) = place("r", role, ["m0", "m1"], (), {}, 1).places
+    assert first.restarts == 0
+    (second,) = place("r", role, ["m0", "m1"], [after_failure(first, role, "x", 0.0, 1)], {0: 1}, 1).places
+    assert (second.machine, second.restarts) == ("m1", 2)
+    asked = after_failure(second, role, "x", 0.0, 1)
+    assert asked.asked
+    assert asked.restarts == 3
+    again = asked.model_copy(update={"tried": (), "asked": "", "machine": ""})
+    (third,) = place("r", role, ["m0", "m1"], [again], {0: 2}, 1).places
+    assert third.restarts == 4
+
+
 def test_of_equal_machines_the_one_with_fewer_other_replicas_is_taken() -> None:
     """Roles together are spread too."""
     role = RoleSpec(script="r.py")

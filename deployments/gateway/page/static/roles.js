@@ -16,4 +16,6 @@ export function rolesPart(roles) {
 
 const ownMachines = ({ wanted, names }) => `${count(names.length)} of ${count(wanted)}${names.length ? `: ${names.join(", ")}` : ""}`;
 
-const waiting = (role) => (role.waits_for.length ? `for ${role.waits_for.join(", ")}` : role.unplaced ? `no room for ${count(role.unplaced)}` : "");
+const waiting = (role) => (role.waits_for.length ? `for ${role.waits_for.join(", ")}` : role.unplaced ? `no room for ${count(role.unplaced)}` : failed(role) ? `for a person: ${count(failed(role))}` : "");
+
+const failed = (role) => role.places.filter((each) => each.phase === "failed").length;
