@@ -100,7 +100,7 @@ class JsonLines(Lines):
         lines = super().read(file, path, split)
         try:
             found = [_SCAN(line, 0) for line in lines]
-        except (ValueError, StopIteration):
+        except (ValueError, StopIteration, RecursionError):
             return _one_by_one(lines, path, split)
         if any(line[end:] not in _ENDS for line, (_, end) in zip(lines, found, strict=True)):
             return _one_by_one(lines, path, split)
@@ -319,7 +319,7 @@ def _one_by_one(lines: Sequence[str], path: str, split: Split) -> list[Any]:
     for number, line in enumerate(lines, 1):
         try:
             found.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(f"{path}: line {number} after byte {split.start} is no JSON: {error}") from None
     return found
 

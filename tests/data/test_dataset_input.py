@@ -290,7 +290,14 @@ def test_values_of_a_wrong_line_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1, 2\n[3\n4]\n", '{"a": 1}, {"a": 2}\n{"a": [{}\n{}]}\n', "1],[2\n[[3\n4]]\n", '{"a": 1}x', "\n"],
+    [
+        pytest.param("[" * 100_000 + "]" * 100_000, id="too deep"),
+        "1, 2\n[3\n4]\n",
+        '{"a": 1}, {"a": 2}\n{"a": [{}\n{}]}\n',
+        "1],[2\n[[3\n4]]\n",
+        '{"a": 1}x',
+        "\n",
+    ],
 )
 def test_broken_lines_never_make_up_for_each_other(tmp_path: Path, text: str) -> None:
     """Parsed together, a line with two values and one that is cut in two are as many values as lines."""
