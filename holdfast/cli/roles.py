@@ -53,8 +53,11 @@ def state(role: Mapping[str, Any]) -> str:
         f"{len(own['names'])} of {own['wanted']} own machines" if len(own["names"]) < own["wanted"] else ""
     )
     no_room = f"no room for {role['unplaced']}" if role["unplaced"] else ""
-    failed = sum(1 for each in role.get("places", ()) if each["phase"] == "failed")
+    phases = [each["phase"] for each in role.get("places", ())]
+    failed = phases.count("failed")
     asks = f"{failed} need{'s' if failed == 1 else ''} a person" if failed else ""
     if lacks or no_room or asks:
         return ", ".join(filter(None, (lacks, no_room, asks)))
+    if phases and all(each == "done" for each in phases):
+        return "done"
     return "ready" if role["ready"] else "running" if role["running"] else "starting"

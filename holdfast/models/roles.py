@@ -143,6 +143,8 @@ class ReplicaPlace(Frozen):
     """When that was; some time later it is tried once more."""
     incident: str = ""
     """The incident by which a person is asked, until it works again."""
+    failed: str = ""
+    """How it failed where it was tried last."""
     restarts: int = Field(0, ge=0)
     """Of it on machines where it failed, and to others: agents count those where it is."""
 

@@ -78,7 +78,8 @@ def place(  # noqa: PLR0917
             continue
         if old is not None and machine in tried:
             if old.machine in tried:  # it failed where it is, and wherever there is room
-                why = f"it failed on {', '.join(dict.fromkeys(tried))}, and no other machine has room for it"
+                on = ", ".join(dict.fromkeys(tried))
+                why = f"{old.failed or 'it failed'} on {on}, and no other machine has room for it"
                 kept[index] = old.model_copy(update={"asked": why, "asked_at": now})
                 continue
             tried = ()  # it left the last one for another reason
@@ -108,7 +109,7 @@ def after_failure(
         restarts: of it where it is.
     """
     tried = (*place.tried, place.machine)
-    counted = {"tried": tried, "restarts": place.restarts + restarts}
+    counted = {"tried": tried, "failed": why, "restarts": place.restarts + restarts}
     if len(tried) > role.restart.moves:
         failed = f"{why} on {', '.join(dict.fromkeys(tried))}"
         return place.model_copy(update={**counted, "asked": failed, "asked_at": now})

@@ -30,6 +30,8 @@ ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
             {"places": [{"phase": "failed"}] * 2, "unplaced": 1, "running": 1},
             "no room for 1, 2 need a person",
         ),
+        ({"places": [{"phase": "done"}] * 2}, "done"),
+        ({"places": [{"phase": "done"}, {"phase": "starting"}]}, "starting"),
         ({"ready": True}, "ready"),
         ({"running": 1}, "running"),
         ({}, "starting"),

@@ -190,8 +190,8 @@ def test_a_replica_that_failed_wherever_there_is_room_is_asked_about() -> None:
     role = RoleSpec(script="r.py", restart=Restart(moves=2))
     (now,) = place("r", role, ["m0", "m1"], (), {}, 1).places
     for _ in range(2):
-        failed = after_failure(now, role, "it failed", 5.0)
+        failed = after_failure(now, role, "exit status 3", 5.0)
         (now,) = place("r", role, ["m0", "m1"], (failed,), {0: now.generation}, 1, now=5.0).places
     assert (now.generation, now.asked_at) == (2, 5.0)
-    assert now.asked == "it failed on m0, m1, and no other machine has room for it"
+    assert now.asked == "exit status 3 on m0, m1, and no other machine has room for it"
     assert place("r", role, ["m0", "m1"], (now,), {0: 2}, 1, now=6.0).places == (now,)
