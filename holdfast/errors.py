@@ -101,6 +101,10 @@ class StoppedError(RefusedError):
     """The ladder ends here: the job is stopped for good, with this reason."""
 
 
+class NotNeededError(RefusedError):
+    """The request is withdrawn, or the fault is over: nothing was done, and no one is asked to do anything."""
+
+
 class UnauthorizedError(HoldfastError):
     """Missing or wrong secret."""
 

@@ -19,7 +19,7 @@ from holdfast.policies.diagnose.stacks import compared
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.join_names import join_names
 from holdfast.storage.ledger.one_view import one_view
-from holdfast.tasks import checks, history, late, odd_replica, standing
+from holdfast.tasks import checks, hang_over, history, late, odd_replica, standing
 from holdfast.tasks.checks import Subject
 from holdfast.tasks.recovery_context import RecoveryContext
 
@@ -117,11 +117,16 @@ async def dump_stacks(case: RecoveryContext) -> Verdict:
     When the stacks prove nothing, the records of the ranks' collectives are analysed: they may name a rank where the
     stacks name none, or show that the program is at fault and not the machine whose ranks stand out. Taken while the
     ranks still hang, so before ``pause``.
+
+    Raises:
+        NotNeededError: the job has made steps since it was reported to hang.
     """
 
     async def act() -> dict[str, Any]:
         job = case.job_now()
+        await hang_over.watch(case)
         answers = await all_stacks(case)
+        await hang_over.refuse(case)
         if len(unanswered := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
             # Of many silent machines few are gone. Whether they answer is seen again when the ranks are stopped.
             why = (

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import HoldfastError, LimitError
+from holdfast.errors import HoldfastError, LimitError, NotNeededError
 from holdfast.models.agent import Check
 from holdfast.models.history import ActionState
 from holdfast.models.machine import Machine, MachineState
@@ -30,7 +30,8 @@ def request(case: RecoveryContext) -> MoveRequest:
     """Return what is asked for.
 
     Raises:
-        LimitError: no machine is named, it does not serve the job, the request was withdrawn, or it is too late.
+        LimitError: no machine is named, it does not serve the job, or it is too late.
+        NotNeededError: the request was withdrawn.
     """
     asked = planned_move.asked(case.incident)
     if asked is None:
@@ -40,7 +41,7 @@ def request(case: RecoveryContext) -> MoveRequest:
     if asked.machine not in case.job_now().machines:
         raise LimitError(f"{asked.machine} does not serve job {case.job} any more: there is nothing to move")
     if planned_move.withdrawn(case.incident, case.ctx.ledger.alerts(case.incident_id)):
-        raise LimitError(f"not moved: the request was withdrawn ({asked.description}); the job trains on")
+        raise NotNeededError(f"not moved: the request was withdrawn ({asked.description}); the job trains on")
     if late := planned_move.too_late(asked, case.ctx.clock.now(), case.ctx.policy.planned_move):
         raise LimitError(f"not moved: {late}")
     return asked

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 from prefect.states import Completed
 
-from holdfast.errors import LimitError, NoStandbyError, QueuedError, StaleError, StoppedError
+from holdfast.errors import LimitError, NoStandbyError, NotNeededError, QueuedError, StaleError, StoppedError
 from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
 from holdfast.plugins import PLAYBOOK
@@ -19,7 +19,7 @@ from holdfast.tasks import lease, limits
 from holdfast.tasks.context import context
 from holdfast.tasks.detect import detect
 from holdfast.tasks.recovery_context import RecoveryContext, Request
-from holdfast.tasks.report import observed, outcome, report, stopped
+from holdfast.tasks.report import dismissed, observed, outcome, report, stopped
 
 
 class Recovered(Frozen):
@@ -41,9 +41,10 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
     The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it reports what it ``would`` do
     and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
     ends it at a human, with the step's message, what is missing and when it is retried; where the job can run
-    on, it does. A ladder may end with stopping the job instead. A run whose incident is ended meanwhile (handed over,
-    the job stopped or done) ends with it, and one whose incident a newer attempt took over is dismissed. Any other
-    error fails the run: the gateway starts the next attempt, which does only what is missing.
+    on, it does. A ladder may end with stopping the job instead; what is over by itself, or wanted no more, is
+    dismissed. A run whose incident is ended meanwhile (handed over, the job stopped or done) ends with it, and one
+    whose incident a newer attempt took over is dismissed. Any other error fails the run: the gateway starts the next
+    attempt, which does only what is missing.
     """
 
     def decorate(steps: Steps) -> Playbook:
@@ -106,6 +107,8 @@ async def _treated(case: RecoveryContext, steps: Steps, would: str) -> State[Any
             ending = _ending(steps, await steps(case))
         except StoppedError as end:
             await stopped(case, str(end))
+        except NotNeededError as end:
+            await dismissed(case, str(end))
         except (LimitError, NoStandbyError) as limit:
             await limits.met(case, limit)
         else:

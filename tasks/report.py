@@ -52,6 +52,13 @@ async def left_running(case: RecoveryContext, summary: str, verdict: Verdict | N
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict, runs_on=True)
 
 
+@task(task_run_name="dismiss {case.incident_id}")
+async def dismissed(case: RecoveryContext, summary: str) -> None:
+    """Close the incident of a job that trains on, about which nothing is to be done any more."""
+    _goes_on(case)
+    await _close(case, IncidentState.DISMISSED, summary, None)
+
+
 @task(task_run_name="stop {case.job} for good")
 async def stopped(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Stop the job at the end of the ladder: fence it, free its machines, close the incident with the reason."""

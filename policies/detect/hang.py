@@ -56,6 +56,10 @@ class HangVote(Frozen):
     """Ranks that visibly work."""
     starting: bool = False
     """Whether some rank has not made its first step of the epoch."""
+    steps_done: int = 0
+    """Of all known ranks together, in this epoch."""
+    of_ranks: int = 0
+    """Number of these."""
     plain: bool = False
     """Whether the job reports no steps: ``silent_s`` is the time since a rank wrote to its log."""
     exempt: str = ""
@@ -147,6 +151,8 @@ def vote(
         ended=ended if hang else (),
         working=work.ranks,
         starting=any(rank.steps_done == 0 for rank in ranks),
+        steps_done=sum(rank.steps_done for rank in known),
+        of_ranks=len(known),
         exempt="" if hang else exempt,
         reasons=(*signals.values(), *_reasons_of_ended(ended, ranks)),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import time
 
@@ -9,7 +11,7 @@ import pytest
 
 from holdfast.deployments.local.services import embedded
 from holdfast.drivers import processes
-from holdfast.models.alert import IncidentClass
+from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.paths import machine_dir
 from tests.e2e.site import Site
@@ -137,6 +139,36 @@ def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
 
 
 @pytest.mark.thorough
+def test_a_hang_that_is_over_before_the_worker_is_back_changes_nothing(site: Site, name: str) -> None:
+    """Ranks of a job that trains again wait for one another at any moment: their stacks accuse no machine."""
+    machines = site.submit(name).machines
+    # A hang is judged by the pace that the job had.
+    site.wait_more_steps(name, 30)
+    pids = site.pids(name)
+    with site.unsupervised():
+        site.kill("worker")
+        assert_dead(site, "worker")
+        os.kill(pids[1], signal.SIGSTOP)
+        wait_for("the hang is reported", lambda: site.incident(name))
+        os.kill(pids[1], signal.SIGCONT)
+        site.wait_more_steps(name)
+    wait_for("the incident is closed", lambda: _is_dismissed(site, name))
+    site.wait_more_steps(name)
+    assert site.pids(name) == pids
+    assert site.job(name).machines == machines
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1]
+    incident = site.incident(name)
+    assert incident is not None
+    assert "the hang is over" in incident.summary, site.describe(name)
+
+
+def _is_dismissed(site: Site, name: str) -> bool:
+    incident = site.incident(name)
+    assert incident is not None
+    assert incident.state in (IncidentState.OPEN, IncidentState.DISMISSED), site.describe(name)
+    return incident.state is IncidentState.DISMISSED
+
+
 def test_stopped_gateway_is_not_taken_for_dead_machines(site: Site, name: str) -> None:
     """A gateway that was frozen longer than any heartbeat limit evicts nobody when it wakes."""
     site.submit(name)

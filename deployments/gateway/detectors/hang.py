@@ -303,6 +303,8 @@ def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
             "ended": list(vote.ended),
             "working": list(vote.working),
             "starting": vote.starting,
+            "steps_done": vote.steps_done,
+            "of_ranks": vote.of_ranks,
             "plain": vote.plain,
             "reasons": list(vote.reasons),
         },
