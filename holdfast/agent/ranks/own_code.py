@@ -9,8 +9,7 @@ _OF_LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 def is_own(path: str, root: str) -> bool:
     """Return whether a file is the job's own: in its folder, and in no environment that was made there (``.venv``)."""
-    inside = path.startswith(root + os.sep)
-    return inside and _OF_LIBRARIES.isdisjoint(path[len(root) :].split(os.sep))
+    return path.startswith(root + os.sep) and not is_installed(path[len(root) :])
 
 
 def is_installed(path: str) -> bool:
