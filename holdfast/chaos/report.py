@@ -32,7 +32,7 @@ class StrikeLine(Frozen):
     hits: tuple[Hit, ...]
     incidents: tuple[str, ...] = ()
     recovered: bool = False
-    """The incidents that it led to are recovered, the job made new steps, and the services answer."""
+    """The incidents that it led to are over, the job made new steps, and the services answer."""
     recovered_s: float | None = None
     """Seconds from the strike to the recovery."""
 
@@ -94,11 +94,11 @@ def _line(
     )
     if not line.fired:
         return line
-    bad = [row for row in mine if row.state is not IncidentState.RECOVERED or row.recovered_at is None]
+    recovered = [row.recovered_at for row in mine if row.recovered_at is not None]
     undone = begin + (strike.hold_s if any("stop" in f or "lock" in f for f in strike.faults) else 0.0)
-    since = max([begin, *(row.recovered_at for row in mine if row.recovered_at is not None)])
-    on = _goes_on(seen, begin, max(since, undone if not mine else since))
-    if bad or on is None:
+    since = max([begin, *recovered])
+    on = _goes_on(seen, begin, since if recovered else undone)
+    if on is None or not all(_is_over(row) for row in mine):
         return line
     return line.model_copy(update={"recovered": True, "recovered_s": round(max(since, on) - begin, 3)})
 
@@ -192,6 +192,15 @@ def report(
         worst_gap_s=round(measured.worst_gap_s, 3),
         wall_s=round(measured.wall_s, 3),
         weights=weights,
+    )
+
+
+def _is_over(row: Incident) -> bool:
+    """Return whether it was recovered, or dismissed because nothing was left to do."""
+    return (
+        row.recovered_at is not None
+        if row.state is IncidentState.RECOVERED
+        else row.state is IncidentState.DISMISSED
     )
 
 

@@ -92,6 +92,20 @@ def test_a_job_that_stands_still_is_not_recovered() -> None:
     assert not made([strike(10)], [incident(1, 11, None)], seen(60)).ok
 
 
+def test_a_dismissed_incident_is_over_where_the_job_trains_on() -> None:
+    """A stop that ended before the playbook looked; not where the job stands still, or a person is asked."""
+    struck = [strike(10, "stop-rank")]
+    dismissed = incident(1, 12, None).model_copy(update={"state": IncidentState.DISMISSED, "closed_at": 30.0})
+    found = made(struck, [dismissed], seen(60, 10, 15))
+    assert found.ok
+    assert found.lines[0].incidents == ("gpt-1",)
+    assert found.lines[0].recovered_s is not None
+    assert 5 <= found.lines[0].recovered_s <= 8
+    assert not made(struck, [dismissed], seen(60, 10, 60)).ok
+    for state in (IncidentState.NEEDS_HUMAN, IncidentState.STOPPED):
+        assert not made(struck, [dismissed.model_copy(update={"state": state})], seen(60, 10, 15)).ok
+
+
 def test_a_strike_into_an_open_incident_belongs_to_it() -> None:
     """Both are recovered with it, or neither."""
     struck, looks = [strike(10), strike(15)], seen(60, 10, 20)
