@@ -30,5 +30,5 @@ def _erase(folder: Path) -> None:
     deadline = time.monotonic() + LONGEST_S
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline and folder.exists():  # thousands of files take longer on a busy host
             raise UnavailableError(f"{folder} cannot be removed: something writes to it, or it is not ours")

@@ -32,3 +32,13 @@ def test_a_folder_that_stays_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(kill_machine.shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(UnavailableError, match="cannot be removed"):
         kill_machine._erase(tmp_path)
+
+
+def test_a_removal_that_takes_long_and_leaves_nothing_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a checkout of thousands of files, on a busy host."""
+    monkeypatch.setattr(kill_machine, "LONGEST_S", -1.0)
+    (folder := tmp_path / "m0").mkdir()
+    kill_machine._erase(folder)
+    assert not folder.exists()
