@@ -19,6 +19,7 @@ from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.policies.classify import services, usage_errors
 from holdfast.policies.classify.roots import separate
+from holdfast.policies.classify.signature import FROM_OUTSIDE
 from holdfast.policies.config.policy import PoisonedPolicy
 from holdfast.policies.counted import counted
 
@@ -30,7 +31,6 @@ _OF_STATES = frozenset(
         IncidentClass.USER_CODE_ERROR,
     }
 )
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
 
 
 class EpochRun(Frozen):
@@ -88,7 +88,7 @@ def _how(root: Alert) -> str:
     if services.failed_it(root):
         return ""
     if sign := str(evidence.get("signal") or ""):
-        return "" if sign in _FROM_OUTSIDE else _with_cause(sign, root)
+        return "" if sign in FROM_OUTSIDE else _with_cause(sign, root)
     if kind := str(evidence.get("error_type") or ""):
         return _with_cause(kind, root)
     return f"exit status {evidence['exit_code']}" if evidence.get("exit_code") else ""
