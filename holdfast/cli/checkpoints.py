@@ -196,7 +196,11 @@ def prune(
     keep_last: Annotated[int | None, typer.Option(min=1, help="Newest checkpoints to keep.")] = None,
     keep_every: Annotated[int | None, typer.Option(min=0, help="Also those of every so many steps.")] = None,
     grace: Annotated[
-        int | None, typer.Option(min=0, help="Seconds; younger things stay, an upload may be under way.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Seconds; younger things stay, an upload may be under way (default: longer than any may take).",
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what would go.")] = False,
     as_json: AsJson = False,
@@ -211,7 +215,9 @@ def prune(
     store = _store()
     _all(store, job)
     rules = _retention(job, keep_last, keep_every, deletes=yes)
-    grace_s = context.settings().s3_tidy_s if grace is None else grace
+    known = context.settings()
+    longest_s = retention.upload_grace_s(known.s3_upload_s, known.s3_parts_s)
+    grace_s = longest_s if grace is None else grace
     done = garbage.collect(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
     if as_json:
         print_json(done.model_dump(mode="json") | {"deleted": yes, "rules": rules.model_dump(mode="json")})

@@ -49,6 +49,16 @@ def keep(
     return kept
 
 
+def upload_grace_s(upload_s: float, parts_s: float) -> float:
+    """Return a time that no upload takes: what is older and incomplete is garbage.
+
+    Args:
+        upload_s: when the upload of a rank's part is given up.
+        parts_s: how long the first rank's machine waits for the other parts.
+    """
+    return 2 * (upload_s + parts_s) + 120.0
+
+
 def _first_of_each(checkpoints: Sequence[RemoteCheckpoint], every: int) -> frozenset[int]:
     """Return the first step at or after each multiple of ``every`` (0: none): saves that take long miss multiples."""
     first: dict[int, int] = {}

@@ -192,6 +192,18 @@ def test_prune_lists_first_and_deletes_when_confirmed(cli: Cli, store: S3Store) 
     refused(cli("checkpoints", "prune", "nope"), "no job 'nope'")
 
 
+def test_prune_leaves_what_an_upload_under_way_may_refer_to(
+    cli: Cli, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How often agents look for garbage says nothing of how long an upload takes."""
+    monkeypatch.setenv("HOLDFAST_S3_TIDY_S", "0.001")
+    torn = manifests.object_key(manifests.checkpoint_key("gpt", 12, 1), "__0_0.distcp")
+    store.put(torn, b"of an upload under way")
+    arguments = ["checkpoints", "prune", "gpt", "--keep-last", "1", "--keep-every", "0"]
+    printed = json.loads(cli(*arguments, "--json").out)
+    assert (printed["dropped"], printed["objects"]) == ([], 0)
+
+
 def test_prune_deletes_nothing_by_rules_that_are_not_known(cli: Cli, store: S3Store) -> None:
     """The gateway is away, and the job's own rules may keep more than the defaults."""
     refused(

@@ -20,6 +20,7 @@ from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.models.agent import Persist
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.models.setback import Place
+from holdfast.policies.restore import retention
 from holdfast.policies.restore.upload_pace import Pace
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.garbage import Collected
@@ -50,7 +51,7 @@ class UploadLimits:
     @property
     def grace_s(self) -> float:
         """No upload takes this long: anything older and incomplete is garbage."""
-        return 2 * (self.part_s + self.parts_s) + 120.0
+        return retention.upload_grace_s(self.part_s, self.parts_s)
 
 
 @dataclass(frozen=True)
