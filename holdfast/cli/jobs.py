@@ -102,7 +102,8 @@ def scale(
         return
     with context.gateway() as gateway:
         outcome = gateway.scale(job, number, note)
-    report(as_json, f"{job}: {number} machines: {outcome}.", job=job, machines=number, outcome=outcome)
+    machines = counted(number, "machine", "machines")
+    report(as_json, f"{job}: {machines}: {outcome}.", job=job, machines=number, outcome=outcome)
 
 
 def move(  # noqa: PLR0917

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from holdfast.models.agent import Check
 from holdfast.models.alert import AlertKind, IncidentClass, Rung
@@ -13,6 +13,15 @@ from holdfast.models.machine import Scope
 from holdfast.policies.config.units import Seconds, Share
 
 ENDS = (Rung.HUMAN, Rung.STOP)
+ATTEMPTS = tuple(rung for rung in Rung if rung not in (*ENDS, Rung.SKIP_DATA, Rung.OLDER_STATE))
+"""Rungs that a ladder may list."""
+
+
+def _known(rung: object) -> object:
+    """Refuse what is no rung by those that may be listed: an enum's own message has all of them."""
+    if rung not in [*Rung, *(each.value for each in Rung)]:
+        raise ValueError(f"expected one of {', '.join(each.value for each in ATTEMPTS)}")
+    return rung
 
 
 class ClassLadder(Given):
@@ -22,7 +31,7 @@ class ClassLadder(Given):
     """Stop-time checks, in this order, until one is sure of a culprit."""
     tiers_again: tuple[Check, ...] = ()
     """More of them, when it comes again without progress: they cost more time."""
-    rungs: tuple[Rung, ...] = Field(max_length=16)
+    rungs: tuple[Annotated[Rung, BeforeValidator(_known)], ...] = Field(max_length=16)
     """Attempts when no check names a culprit. Each entry is one attempt without progress."""
     end: Rung
     """When all are spent: ``human`` or ``stop``."""

@@ -81,7 +81,7 @@ def _places(where: str, node: yaml.Node) -> tuple[dict[Location, int], dict[Loca
 
 
 def _hint(what: str) -> str:
-    return " Check HOLDFAST_POLICY_FILE." if what == "policy file" else ""
+    return " Check HOLDFAST_POLICY_FILE, or `--policy`." if what == "policy file" else ""
 
 
 class _Places:

@@ -70,7 +70,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path, text: str) -> None:
         ("modes:\n  by_class:\n    nan_loss: at\n", ["line 3", "'at'", "observe, canary, act"]),
         (
             "ladder:\n  classes:\n    job_crash:\n      rungs:\n        - retry\n        - retrie\n",
-            ["line 6", "retrie", "rollback"],
+            ["line 6", "retrie", "expected one of retry, ", "rollback"],
         ),
         (
             "ladder:\n  classes: {job_crash: {rungs: [human]}}\n",
