@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, BinaryIO, Protocol, cast
 
 from holdfast.data.files import Split
-from holdfast.data.rows import Rows
+from holdfast.data.rows import Rows, wide
 from holdfast.errors import SettingsError, SourceError
 
 LINES_NBYTES = 4 << 20
@@ -143,7 +143,7 @@ class Parquet:
             rows = opened.read_row_group(split.start, columns=self._columns, use_threads=False)
         except _broken(path) as error:
             raise SourceError(f"{path}: row group {split.start} cannot be read: {error}") from None
-        return _filled(rows, self._filled, split.rows)
+        return _filled(_widened(rows, path), self._filled, split.rows)
 
     def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
         """Return those of the file; nothing where columns are asked for, of which each file was found to have all."""
@@ -155,8 +155,8 @@ class Parquet:
         """Return that of the columns which are read; of nested ones that are read in part nothing."""
         schema = self._open(file, path).schema_arrow
         if self._columns is None:
-            return schema
-        return _pyarrow(path).schema([each for each in schema if each.name in self._columns])
+            return wide(schema)
+        return wide(_pyarrow(path).schema([each for each in schema if each.name in self._columns]))
 
     def _refuse_missing(self, schema: Any, path: str) -> None:
         """Refuse columns that the file has not: pyarrow leaves them out without a word."""
@@ -199,7 +199,7 @@ class Arrow:
     def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
         """Read a record batch."""
         rows = _pyarrow(path).Table.from_batches([self._batch(self._open(file, path), path, split.start)])
-        return _filled(rows, self._optional, split.rows)
+        return _filled(_widened(rows, path), self._optional, split.rows)
 
     def columns(self, file: BinaryIO, path: str) -> frozenset[str]:
         """Return those of the file."""
@@ -207,7 +207,7 @@ class Arrow:
 
     def schema(self, file: BinaryIO, path: str) -> Any:
         """Return that of the file."""
-        return self._open(file, path).schema
+        return wide(self._open(file, path).schema)
 
     def _batch(self, opened: Any, path: str, number: int) -> Any:
         try:
@@ -280,6 +280,21 @@ def format_of(path: str, named: str = "") -> str:
         asked = f"format = {named!r}" if named else f"{path}: unknown format by its name"
         raise SettingsError(f"{asked}: expected one of {', '.join(FORMATS)} (or give format=)")
     return name
+
+
+def _widened(rows: Any, path: str) -> Any:
+    """Return a table whose columns can be put together with others of their kind.
+
+    Raises:
+        SourceError: pyarrow cannot make them so.
+    """
+    schema = wide(rows.schema)
+    if schema.equals(rows.schema):
+        return rows
+    try:
+        return rows.cast(schema)
+    except _pyarrow(path).ArrowException as error:
+        raise SourceError(f"{path}: columns that cannot be shuffled: {error}") from None
 
 
 def _filled(rows: Any, names: Sequence[str], count: int) -> Any:

@@ -29,6 +29,31 @@ def take(rows: Rows, order: Numbers | None) -> Rows:
     return rows.combine_chunks().take(order)
 
 
+def wide(schema: Any) -> Any:
+    """Return a schema whose columns can be put together and shuffled, whatever is in them.
+
+    Dictionaries of several files may together have more values than short indices count, as those of pandas'
+    categories; views, as those of polars, cannot be shuffled by pyarrow.
+    """
+    import pyarrow as pa  # noqa: PLC0415  (an extra)
+
+    fields = [each.with_type(_wide_type(pa, each.type)) for each in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _wide_type(pa: Any, of: Any) -> Any:
+    types = pa.types
+    if types.is_dictionary(of):
+        index = pa.int32() if of.index_type.bit_width < 32 else of.index_type
+        return pa.dictionary(index, _wide_type(pa, of.value_type), ordered=of.ordered)
+    if types.is_struct(of):
+        return pa.struct([each.with_type(_wide_type(pa, each.type)) for each in of])
+    if types.is_list(of) or types.is_large_list(of):
+        inner = of.value_field.with_type(_wide_type(pa, of.value_type))
+        return pa.list_(inner) if types.is_list(of) else pa.large_list(inner)
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(of, of)
+
+
 def concat(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts, one after the other.
 

@@ -329,3 +329,35 @@ def test_lines_that_are_no_json_at_a_glance_are_refused_before_the_first_step(
         (tmp_path / name).write_bytes(pack(text))
         with pytest.raises(SourceError, match=reason):
             data.Dataset(data.folder(tmp_path), 1).prepare()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("shuffle", [0, 30])
+def test_short_dictionaries_and_views_are_shuffled(tmp_path: Path, kind: str, shuffle: int) -> None:
+    """Categories of pandas count in one byte, and files have other ones; views are what polars writes."""
+    short = pa.dictionary(pa.int8(), pa.string())
+    for number in range(3):
+        values = [f"{number}-{each}" for each in range(100)]
+        coded = pa.array(values).dictionary_encode().cast(short)
+        table = pa.table(
+            {
+                "id": range(100 * number, 100 * number + 100),
+                "category": coded,
+                "view": pa.array(values, pa.string_view()),
+                "struct": pa.StructArray.from_arrays([coded], ["category"]),
+                "list": pa.array([[each] for each in values], pa.list_(pa.string_view())),
+            }
+        )
+        if kind == "parquet":
+            pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=40)
+        else:
+            with pa.ipc.new_file(tmp_path / f"{number}.arrow", table.schema) as sink:
+                sink.write_table(table)
+    dataset = data.Dataset(data.folder(tmp_path, shuffle=shuffle), 30, lanes=2)
+    rows = [row for table in dataset for row in table.to_pylist()]
+    dataset.close()
+    assert sorted(row["id"] for row in rows) == list(range(300))
+    for row in rows:
+        value = f"{row['id'] // 100}-{row['id'] % 100}"
+        assert (row["category"], row["view"]) == (value, value)
+        assert (row["struct"], row["list"]) == ({"category": value}, [value])
