@@ -29,6 +29,14 @@ class File:
     """The hour (or the day, at hour 0) that its path names."""
 
 
+def counts(path: str) -> bool:
+    """Return whether a path is that of data: no part of it begins with ``.`` or ``_``.
+
+    Keys of an object store may have empty parts, as in ``a//b.jsonl``.
+    """
+    return not any(part.startswith((".", "_")) for part in path.split("/"))
+
+
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """A file with its splits."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, cast
 
-from holdfast.data.files import File
+from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.errors import SettingsError, SourceError, UnavailableError
 
@@ -45,8 +45,8 @@ class FsspecPlace:
         if not found:
             raise SourceError(f"{self.name}: there is nothing")
         for path, info in found.items():
-            below = path[len(root) :].lstrip("/")
-            if below and not any(part[:1] in "._" for part in below.split("/")):
+            below = path.removeprefix(root.rstrip("/")).removeprefix("/")
+            if below and counts(below):
                 yield File(below, int(info["size"]), _version(info))
 
     def open(self, file: File) -> BinaryIO:

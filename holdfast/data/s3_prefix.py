@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import urlsplit
 
-from holdfast.data.files import File
+from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.data.ranges import opened
 from holdfast.errors import SettingsError, SourceError, UnavailableError
@@ -17,6 +16,7 @@ from holdfast.errors import SettingsError, SourceError, UnavailableError
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+_SCHEME = "s3://"
 _GONE = {"NoSuchKey", "404"}
 _NO_PLACE = {"NoSuchBucket", "404", "InvalidBucketName"}
 _ANOTHER = {"PreconditionFailed", "412"}
@@ -32,17 +32,23 @@ class S3Place:
     """None: that of the environment (``AWS_ENDPOINT_URL``) or Amazon's."""
 
     def __post_init__(self) -> None:
-        if not self._bucket or urlsplit(self.name).scheme != "s3":
+        if not self._bucket or not self.name.startswith(_SCHEME):
             raise SettingsError(f"{self.name}: expected s3://bucket/prefix/")
 
     @property
     def _bucket(self) -> str:
-        return urlsplit(self.name).netloc
+        return self._parts[0]
 
     @property
     def _prefix(self) -> str:
-        prefix = urlsplit(self.name).path.strip("/")
+        prefix = self._parts[1].strip("/")
         return f"{prefix}/" if prefix else ""
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        """The bucket, and the rest as it is: in keys # and ? are signs as any other."""
+        bucket, _, rest = self.name.removeprefix(_SCHEME).partition("/")
+        return bucket, rest
 
     def files(self) -> Iterator[File]:
         """List it."""
@@ -55,11 +61,7 @@ class S3Place:
                 for each in page.get("Contents", ()):
                     path = each["Key"][len(self._prefix) :]
                     found += 1
-                    if (
-                        path
-                        and not path.endswith("/")
-                        and not any(part[:1] in "._" for part in path.split("/"))
-                    ):
+                    if path and not path.endswith("/") and counts(path):
                         yield File(path, each["Size"], each["ETag"].strip('"'))
         except failed.ClientError as error:
             raise self._failed(error, _NO_PLACE, f"no such bucket ({_code(error)})") from None

@@ -316,6 +316,26 @@ def test_what_fsspec_listed_before_is_listed_again(tmp_path: Path, monkeypatch: 
     assert sorted(each.path for each in place.files()) == ["a.jsonl", "b.jsonl"]
 
 
+def test_a_key_with_an_empty_part_counts(tmp_path: Path) -> None:
+    """As ``x//a.jsonl``, which a prefix with a slash at its end makes: it was left out without a word."""
+    memory = fsspec.filesystem("memory")
+    for number, key in enumerate(("a.jsonl", "b//c.jsonl", "/d.jsonl", "_e//f.jsonl", "g//.h.jsonl")):
+        memory.pipe(f"/keys/{key}", write(tmp_path / "a.jsonl", [number]).read_bytes())
+    assert sorted(lists(data.fsspec("memory://keys"))) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("aws")
+def test_an_s3_key_is_what_is_written(store: S3Store, tmp_path: Path) -> None:
+    """In an address ``#`` or ``?`` ended the prefix: another one was read."""
+    keys = ("x#1/a.jsonl", "x/d.jsonl", "x#1/%41 \u00fc.jsonl", "x?y/e.jsonl")
+    for number, key in enumerate(keys):
+        store.put(key, write(tmp_path / "a.jsonl", [number]).read_bytes())
+    source = functools.partial(data.s3, endpoint=store.endpoint)
+    assert sorted(lists(source(f"s3://{store.bucket}/x#1/"))) == [0, 2]
+    assert lists(source(f"s3://{store.bucket}/x?y")) == [3]
+    assert lists(source(f"s3://{store.bucket}/x/")) == [1]
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 def test_what_waits_for_a_thread_is_a_batch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of millions of files each would be waited for by itself; the order is theirs, and an error ends the rest."""
