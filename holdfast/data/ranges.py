@@ -13,9 +13,14 @@ BUFFER_NBYTES = 1 << 20
 class RangeFile(io.RawIOBase):
     """Bytes that a function brings; seekable, and read once per call of any size."""
 
-    def __init__(self, nbytes: int, bring: Callable[[int, int], bytes]) -> None:
-        """Read ``nbytes`` through ``bring(start, stop)``, which returns all of that range or raises."""
-        self._nbytes, self._bring, self._at = nbytes, bring, 0
+    def __init__(
+        self, nbytes: int, bring: Callable[[int, int], bytes], ended: Callable[[], None] | None = None
+    ) -> None:
+        """Read ``nbytes`` through ``bring(start, stop)``, which returns all of that range or raises.
+
+        ``ended`` is called when it is closed.
+        """
+        self._nbytes, self._bring, self._ended, self._at = nbytes, bring, ended, 0
 
     def readable(self) -> bool:
         """It is."""
@@ -35,6 +40,13 @@ class RangeFile(io.RawIOBase):
         """Return the position."""
         return self._at
 
+    def close(self) -> None:
+        """Read no more."""
+        ended, self._ended = self._ended, None
+        super().close()
+        if ended is not None:
+            ended()
+
     def readinto(self, buffer: object) -> int:
         """Bring one range."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
@@ -47,6 +59,8 @@ class RangeFile(io.RawIOBase):
         return len(content)
 
 
-def opened(nbytes: int, bring: Callable[[int, int], bytes]) -> BinaryIO:
+def opened(
+    nbytes: int, bring: Callable[[int, int], bytes], ended: Callable[[], None] | None = None
+) -> BinaryIO:
     """Return such a file, with a buffer for small reads."""
-    return cast(BinaryIO, io.BufferedReader(RangeFile(nbytes, bring), BUFFER_NBYTES))
+    return cast(BinaryIO, io.BufferedReader(RangeFile(nbytes, bring, ended), BUFFER_NBYTES))

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import fsspec
 import httpx
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
 
 from holdfast import data
-from holdfast.data import at_once, http_listing, places
+from holdfast.data import at_once, http_listing, patience, places
 from holdfast.data.agree import _tried
 from holdfast.data.folder import FolderPlace
+from holdfast.data.fsspec_place import FsspecPlace
 from holdfast.errors import SettingsError, SourceError, UnavailableError
 from holdfast.storage.objects.s3 import S3Store
 from tests.data.files import ids, write
@@ -314,6 +319,113 @@ def test_what_fsspec_listed_before_is_listed_again(tmp_path: Path, monkeypatch: 
     assert [each.path for each in place.files()] == ["a.jsonl"]
     memory.pipe("/followed/b.jsonl", content)
     assert sorted(each.path for each in place.files()) == ["a.jsonl", "b.jsonl"]
+
+
+class Flaky(MemoryFileSystem):
+    """A file system whose questions fail now and then, also while a file is read, as those behind a network do."""
+
+    protocol = "flaky"
+    find = AbstractFileSystem.find
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fails: ClassVar[dict[str, Exception]] = {}
+    """The error of the next question whose path has an end; of a read: ``read``."""
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(path.removeprefix("flaky:/"))
+
+    @staticmethod
+    def question(path: str) -> None:
+        for end in list(Flaky.fails):
+            if path.endswith(end):
+                raise Flaky.fails.pop(end)
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
+        self.question(path)
+        return super().ls(path, detail=detail, **more)
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        if mode != "rb":
+            return super()._open(path, mode, **more)
+        content = super()._open(path, mode).getvalue()
+
+        class Opened(io.BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                Flaky.question("read")
+                return super().read(size)
+
+        return Opened(content)
+
+
+class ClientError(Exception):
+    """Of a library for the network: no OSError."""
+
+
+@pytest.fixture
+def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Flaky]:
+    """One with ten samples in each of three folders."""
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    for name in ("store", "fails"):
+        getattr(Flaky, name).clear()
+    for number, kind in enumerate(("parquet", "arrow", "jsonl")):
+        content = write(tmp_path / f"a.{kind}", list(range(10 * number, 10 * number + 10))).read_bytes()
+        Flaky().pipe_file(f"/x/h{number}/a.{kind}", content)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.001)
+    return Flaky
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError("slow"), ClientError("503")])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_a_read_through_fsspec_that_breaks_off_is_repeated(
+    flaky: type[Flaky], kind: str, error: Exception
+) -> None:
+    """Most file systems connect only when a file is read; a rank ended with what their clients raise."""
+    source = data.fsspec("flaky://x", where=lambda file: file.path.endswith(kind))
+    dataset = data.Dataset(source, 5, lanes=2, threads=1)
+    dataset.prepare()
+    flaky.fails["read"] = error
+    assert len([sample for rows in dataset for sample in ids(rows)]) == 10
+    assert not flaky.fails
+    dataset.close()
+
+
+@pytest.mark.parametrize("where", ["read", "a.jsonl"])
+def test_credentials_that_fsspec_is_refused_are_not_waited_for(
+    flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    source = data.fsspec("flaky://x/h2")
+    dataset = data.Dataset(source, 5)
+    dataset.prepare()
+    if where == "a.jsonl":
+        monkeypatch.setattr(flaky, "info", lambda _self, path, **_more: flaky.question(path))
+    flaky.fails[where] = PermissionError("403")
+    with pytest.raises(SourceError, match="flaky://x/h2: it may not be read: 403"):
+        next(dataset)
+
+
+def test_a_folder_that_fsspec_cannot_list_is_no_empty_one(flaky: type[Flaky]) -> None:
+    """Its samples were left out without a word; one that was taken away meanwhile has none."""
+    place = FsspecPlace("flaky://x")
+    flaky.fails["h1"] = OSError("503")
+    with pytest.raises(UnavailableError, match=r"flaky://x: OSError: 503"):
+        list(place.files())
+    flaky.fails["h1"] = PermissionError("403")
+    with pytest.raises(SourceError, match="it may not be read"):
+        list(place.files())
+    assert len(list(place.files())) == 3
+    flaky.fails["h1"] = FileNotFoundError("h1")
+    assert [each.path for each in place.files()] == ["h2/a.jsonl", "h0/a.parquet"]
+
+
+def test_an_archive_is_read_through_fsspec(tmp_path: Path) -> None:
+    """Its file system closes it when nothing refers to that any more: each read failed."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for number in range(3):
+            name = f"x/{number}.jsonl"
+            archive.write(write(tmp_path / name, list(range(10 * number, 10 * number + 10))), name)
+    assert sorted(lists(data.fsspec(f"zip://::{tmp_path}/a.zip"))) == list(range(30))
+    assert sorted(lists(data.fsspec(f"zip://x::{tmp_path}/a.zip"))) == list(range(30))
 
 
 def test_a_key_with_an_empty_part_counts(tmp_path: Path) -> None:
