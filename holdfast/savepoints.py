@@ -85,14 +85,10 @@ class Savepoints:
         """Give each replica that this rank asks what it held; wait for those that are not there yet.
 
         Raises:
-            CheckpointError: a replica was not there in time, or the state is of more replicas than there are.
+            CheckpointError: a replica was not there in time, or the state is of another number of replicas.
         """
+        self._refuse_others({int(index) for index in state})
         wanted = {int(index): held for index, held in state.items() if held is not None}
-        if unknown := sorted(set(wanted) - set(range(self._replicas))):
-            raise CheckpointError(
-                f"role {self._role}: the checkpoint has the state of replica {', '.join(map(str, unknown))}, and the "
-                f"script asks for {self._replicas} (replicas=...): start as many as saved it"
-            )
         for index in self._mine():
             if index in wanted:
                 self._newest[index] = wanted[index]
@@ -110,6 +106,16 @@ class Savepoints:
             return False
         self._fill(index, self._address(index), self._newest[index])
         return True
+
+    def _refuse_others(self, saved: set[int]) -> None:
+        mine = set(self._mine())
+        for has, others in (("the state", saved - mine), ("no state", mine - saved)):
+            if others:
+                names = ", ".join(map(str, sorted(others)))
+                raise CheckpointError(
+                    f"role {self._role}: the checkpoint has {has} of replica {names}, and the script asks for "
+                    f"{self._replicas} (replicas=...): start as many as saved it"
+                )
 
     def _mine(self) -> range:
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)

@@ -132,12 +132,14 @@ def test_ranks_share_the_servers_and_another_number_of_ranks_does_too(
 
 
 def test_what_cannot_be_given_back_is_refused(servers: Servers) -> None:
-    """A server that does not come, and a checkpoint of more servers than there are: parameters would be missing."""
+    """A server that does not come, and a checkpoint of more or fewer servers: parameters would be missing."""
     held = servers.savepoints().state_dict()
     servers.show(0)
     with pytest.raises(CheckpointError, match="replica 1 could not be given its state within 0 s"):
         servers.savepoints().load_state_dict(held)
     with pytest.raises(CheckpointError, match="replica 1, and the script asks for 1"):
         servers.savepoints(replicas=1).load_state_dict(held)
+    with pytest.raises(CheckpointError, match="no state of replica 2, and the script asks for 3"):
+        servers.savepoints(replicas=3).load_state_dict(held)
     with pytest.raises(ValueError, match="expected 1 or more"):
         servers.savepoints(replicas=0)
