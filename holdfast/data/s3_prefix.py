@@ -20,6 +20,9 @@ _SCHEME = "s3://"
 _GONE = {"NoSuchKey", "404"}
 _NO_PLACE = {"NoSuchBucket", "404", "InvalidBucketName"}
 _ANOTHER = {"PreconditionFailed", "412"}
+_TOKENS = {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
+_PASSING = {"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"}
+"""Answers with status 400 after which the same request may succeed."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,11 @@ class S3Place:
         code = _code(error)
         if code in missing:
             return SourceError(reason if whole else f"{self.name}: {reason}")
-        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) in (401, 403):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if status in (401, 403) or code in _TOKENS:
             return SourceError(f"{self.name}: S3 refuses the credentials ({code})")
+        if 400 <= status < 500 and status not in (408, 429) and code not in _PASSING:
+            return SourceError(f"{self.name}: S3 refuses the request ({code})")
         return UnavailableError(f"{self.name}: S3 answered {code}")
 
     def _client(self) -> S3Client:

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import threading
+import types
 import zipfile
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import botocore.exceptions
 import fsspec
 import httpx
 import pytest
@@ -25,6 +27,7 @@ from holdfast.data import at_once, http_listing, patience, places
 from holdfast.data.agree import _tried
 from holdfast.data.folder import FolderPlace
 from holdfast.data.fsspec_place import FsspecPlace
+from holdfast.data.s3_prefix import S3Place
 from holdfast.errors import SettingsError, SourceError, UnavailableError
 from holdfast.storage.objects.s3 import S3Store
 from tests.data.files import ids, write
@@ -319,6 +322,36 @@ def test_what_fsspec_listed_before_is_listed_again(tmp_path: Path, monkeypatch: 
     assert [each.path for each in place.files()] == ["a.jsonl"]
     memory.pipe("/followed/b.jsonl", content)
     assert sorted(each.path for each in place.files()) == ["a.jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, "ExpiredToken", "refuses the credentials"),
+        (403, "AccessDenied", "refuses the credentials"),
+        (400, "InvalidRequest", "refuses the request"),
+        (400, "RequestTimeout", ""),
+        (408, "408", ""),
+        (429, "429", ""),
+        (503, "SlowDown", ""),
+    ],
+)
+def test_what_s3_refuses_is_not_waited_for(
+    status: int, code: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that has expired is answered with 400: it was asked with for ten minutes, in vain."""
+    answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def fails(**_: Any) -> None:
+        raise botocore.exceptions.ClientError(answer, "GetObject")
+
+    client = types.SimpleNamespace(get_object=fails)
+    monkeypatch.setattr(S3Place, "_client", lambda _self: client)
+    with pytest.raises(
+        SourceError if expected else UnavailableError, match=rf"s3://b/x/: S3 .*{code}"
+    ) as seen:
+        S3Place("s3://b/x/").open(data.File("a", 1, "v")).read()
+    assert expected in str(seen.value)
 
 
 class Flaky(MemoryFileSystem):
