@@ -61,7 +61,7 @@ def _is_back(found: Object) -> bool:
 def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
     site: Site, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Three faults underneath, three recoveries by the right playbook, every evicted node cordoned, equal weights."""
+    """Four faults underneath, four recoveries by the right playbook, every evicted node cordoned, equal weights."""
     out = tmp_path / "weights.pt"
     calm = tmp_path / "calm.pt"
     site.submit("story", "--out", str(out), steps=STEPS, machines=3, spare=2, first=CALM_STEPS)
@@ -79,9 +79,13 @@ def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
     assert after[1:] == before[1:]
     assert node(cluster, dead_node)["spec"]["unschedulable"] is True
 
+    # A machine that stands out stays at the first time, and goes at the second.
     hung_node = cluster.kubelets.node_of(after[2])
     os.kill(site.pids("story")[2], signal.SIGSTOP)
     recovered(site, "story", 3, IncidentClass.JOB_HANG)
+    assert site.job("story").machines == after
+    os.kill(site.pids("story")[2], signal.SIGSTOP)
+    recovered(site, "story", 4, IncidentClass.JOB_HANG)
     assert after[2] not in site.job("story").machines
     assert site.evicted() == {before[0], after[2]}
     labels = node(cluster, hung_node)["metadata"]["labels"]
