@@ -162,6 +162,11 @@ def size_before(case: RecoveryContext) -> int:
     return before or case.job_now().spec.machines
 
 
+def has_other_size(case: RecoveryContext) -> bool:
+    """Return whether the job has a size that this incident gave it, and had another one to go back to."""
+    return case.job_now().spec.machines != size_before(case)
+
+
 def placed_back(case: RecoveryContext) -> bool:
     """Return whether the broken epoch had the size of before this incident: the size is not why it fell."""
     same = case.job_now().spec.machines == size_before(case)

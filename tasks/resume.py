@@ -21,9 +21,10 @@ from holdfast.operations import restore
 from holdfast.operations.first_steps import first_steps
 from holdfast.operations.launch import Launched, launch
 from holdfast.policies.classify import sure_signs
+from holdfast.policies.counted import counted
 from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.recovery_context import RecoveryContext
-from holdfast.tasks.resize import ask_for_lacking
+from holdfast.tasks.resize import ask_for_lacking, has_other_size, size_before
 from holdfast.tasks.suspect import mark_suspect
 
 _MOST_RECORDED = 20
@@ -233,10 +234,11 @@ def _sign(case: RecoveryContext, epoch: int) -> None:
 
 
 async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:
-    """Mark the state that ``epoch`` could not load, unless other code than its own was to load it.
+    """Mark the state that ``epoch`` could not load, unless other code or another number of ranks was to load it.
 
     Raises:
-        RecoveryError: the code was switched since the state was saved: that comes first.
+        RecoveryError: the code was switched since the state was saved, or the incident changed the job's size: that is
+            taken back first.
         LimitError: the job has no state of its own: what it starts from cannot be loaded.
     """
     source = case.job_now().spec.start_from
@@ -248,5 +250,12 @@ async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:
         raise RecoveryError(
             f"checkpoint of step {now.start_step} cannot be loaded by code version {now.code_version} (epoch "
             f"{before.epoch} ran {before.code_version}): {_short(why)}"
+        )
+    if has_other_size(case):
+        # The script's merge and split may be at fault, or missing: at the former size each rank takes its own.
+        size = counted(len(now.machines), "machine", "machines")
+        raise RecoveryError(
+            f"checkpoint of step {now.start_step} cannot be loaded by {size} (the job had {size_before(case)}): "
+            f"{_short(why)}"
         )
     await restore.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}", case.ledger)

@@ -9,13 +9,13 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
-from holdfast.errors import LimitError, RefusedError
+from holdfast.errors import LimitError, RecoveryError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.job import Elastic, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import detect, limits, resize
+from holdfast.tasks import detect, limits, resize, resume
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 from tests.storage.ledger.samples import register
@@ -59,6 +59,36 @@ async def test_a_job_that_had_none_has_no_size_to_go_back_to(ctx: Context) -> No
     assert await resize.place.fn(case, 2) == "2 machines instead of 0"
     assert ctx.ledger.job(JOB).machines == ("m0", "m1")
     assert resize.size_before(case) == 2
+
+
+async def test_a_state_that_another_size_cannot_load_is_not_given_up(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``merge`` and ``split`` are asked at another size alone: what they raise is no fault of the state."""
+    given_up: list[int] = []
+
+    async def give_up(_ctx: Context, _job: str, step: int, *_: object) -> list[int]:
+        given_up.append(step)
+        return [step]
+
+    monkeypatch.setattr(resume.restore, "give_up_state", give_up)
+    names = [machine.name for machine in ctx.ledger.claim_standbys(JOB, 4)]
+    ctx.ledger.set_job(JOB, machines=names, state=JobState.RECOVERING)
+    ctx.ledger.open_epoch(JOB, 1, 0, "v1", names, "new")
+    case = asked_for(ctx, 2)
+    await resize.place.fn(case, 2)
+    ctx.ledger.open_epoch(JOB, 2, 40, "v1", names[:2], "scaled")
+    with pytest.raises(
+        RecoveryError, match=r"step 40 cannot be loaded by 2 machines \(the job had 4\): TypeError"
+    ):
+        await resume._give_up_state(case, 2, "TypeError: 'NoneType' object is not subscriptable")
+    assert given_up == []
+
+    again = case.model_copy(update={"attempt": 2, "broken_epoch": 2}).within(ctx)
+    await resize.place.fn(again, 4)
+    ctx.ledger.open_epoch(JOB, 3, 40, "v1", names, "its former size")
+    await resume._give_up_state(again, 3, "bytes changed after they were saved")
+    assert given_up == [40], "nor can the ranks that saved it"
 
 
 async def test_a_job_that_was_given_machines_at_zero_and_does_not_start_is_not_taken_to_run(
