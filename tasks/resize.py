@@ -14,6 +14,7 @@ from holdfast.operations import resize
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import at_hand
 from holdfast.policies.counted import counted
+from holdfast.policies.escalate import overtake
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
@@ -37,7 +38,7 @@ def wanted(case: RecoveryContext) -> int:
 
 
 async def take_up(case: RecoveryContext) -> tuple[int | None, str]:
-    """Return the number of machines that is asked for, and why nothing can be changed (then the number is None).
+    """Return the number of machines that is asked for, and why nothing is changed (then the number is None).
 
     For a job that is scaled to zero the machines are claimed, and it stays at zero where that fails.
     """
@@ -48,6 +49,8 @@ async def take_up(case: RecoveryContext) -> tuple[int | None, str]:
     except (RefusedError, NoStandbyError) as refused:
         leave_at_zero(case)
         return None, f"nothing was changed: {refused}"
+    if has_size(case, machines):
+        return None, keep_size(case, machines)
     return machines, ""
 
 
@@ -160,6 +163,24 @@ def size_before(case: RecoveryContext) -> int:
     """Return the number of machines before this incident changed it; the present one, if the job had none."""
     before = next((int(action.result["from"]) for action in case.done("resize") if action.result), 0)
     return before or case.job_now().spec.machines
+
+
+def has_size(case: RecoveryContext, machines: int) -> bool:
+    """Return whether the job trains with so many machines already: a schedule asks for a size whatever the present one.
+
+    Not where this incident began to change it, or where the job does not train: then it has to be started.
+    """
+    job = case.job_now()
+    begun = case.again or case.round or case.begun("claim", case.life)
+    trains = not overtake.ended(case.incident.alerts, case.broken_epoch)
+    return trains and not begun and machines == job.spec.machines == len(job.machines)
+
+
+def keep_size(case: RecoveryContext, machines: int) -> str:
+    """Have the job keep the size that it has, if a person or a schedule asked for it; return what was found."""
+    if not any(alert.evidence.get("grown") for alert in case.incident.alerts):
+        case.ledger.want_size(case.job, machines)
+    return f"it has {counted(machines, 'machine', 'machines')} already"
 
 
 def has_other_size(case: RecoveryContext) -> bool:

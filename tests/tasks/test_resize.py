@@ -61,6 +61,21 @@ async def test_a_job_that_had_none_has_no_size_to_go_back_to(ctx: Context) -> No
     assert resize.size_before(case) == 2
 
 
+async def test_the_size_that_a_job_has_already_is_kept_and_restarts_nothing(ctx: Context) -> None:
+    """As `holdfast scale` by hand: it would grow back else. A change that was begun is brought to its end."""
+    names = [machine.name for machine in ctx.ledger.claim_standbys(JOB, 2)]
+    ctx.ledger.set_size(JOB, names)
+    case = asked_for(ctx, 2)
+    assert resize.has_size(case, 2)
+    assert not resize.has_size(case, 3)
+    assert resize.keep_size(case, 2) == "it has 2 machines already"
+    sizes = ctx.ledger.job(JOB).spec.elastic
+    assert sizes is not None
+    assert sizes.want == 2
+    ctx.ledger.begin(case.incident_id, 1, f"claim:{case.life}", "claim", {"machines": 2})
+    assert not resize.has_size(case, 2)
+
+
 async def test_a_state_that_another_size_cannot_load_is_not_given_up(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
