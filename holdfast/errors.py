@@ -149,6 +149,10 @@ class ScriptRefusedError(CheckpointError):
     """The script's calls, or the state that it gives, could not be restored: the same would be refused again."""
 
 
+class PartAwayError(CheckpointError):
+    """A part of the state is held elsewhere and cannot be reached now: the step is not saved, a later one may be."""
+
+
 class DamagedError(CheckpointError):
     """A shard or checkpoint whose bytes are missing or not those that were saved: another one must be taken."""
 

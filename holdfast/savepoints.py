@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast import roles
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, PartAwayError
 
 if TYPE_CHECKING:
     from holdfast.session.part import Part
@@ -74,12 +74,16 @@ class Savepoints:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each replica that this rank asks, by index; None: it never held anything.
 
-        A replica that has started again is filled first.
+        A replica that has started again is filled first. To a restore, which only looks, one that cannot be reached
+        has no state.
 
         Raises:
-            CheckpointError: a replica that has a state cannot be reached now. The Session counts the step as not saved.
+            PartAwayError: a replica cannot be reached now. The Session counts the step as not saved.
         """
-        return {str(index): self._state_of(index) for index in self._mine()}
+        from holdfast.session.restoring import is_restoring  # noqa: PLC0415  (torch)
+
+        looks_only = is_restoring()
+        return {str(index): self._state_of(index, looks_only) for index in self._mine()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give each replica that this rank asks what it held; wait for those that are not there yet.
@@ -121,17 +125,16 @@ class Savepoints:
         rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         return range(rank, self._replicas, world)
 
-    def _state_of(self, index: int) -> Any:
+    def _state_of(self, index: int, looks_only: bool) -> Any:
         try:
             state = self._fetch(index, self._address(index))
             if state is None and self.refill(index):
                 _log.warning("role %s: replica %d was empty, and is filled again", self._role, index)
                 return self._newest[index]
         except OSError as error:
-            if index not in self._newest:
-                # Before the first savepoint: the Session looks at the state before it restores one.
-                return None
-            raise CheckpointError(
+            if looks_only:
+                return self._newest.get(index)
+            raise PartAwayError(
                 f"role {self._role}: replica {index} cannot be asked for its state ({error}): the step is not saved"
             ) from error
         if state is not None:

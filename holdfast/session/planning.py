@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from holdfast.errors import CheckpointError, HoldfastError, ScriptRefusedError
+from holdfast.errors import CheckpointError, HoldfastError, PartAwayError, ScriptRefusedError
 from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.own_buffers import OwnBuffers
@@ -28,8 +28,8 @@ from holdfast.storage.checkpoints.save.collector import Contents
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 Made = TypeVar("Made")
-_OF_SCRIPT = 2
-"""A failure for which the script must change."""
+_AWAY, _OTHER, _OF_SCRIPT = 1, 2, 3
+"""Failures, the gravest last: a part cannot be reached now; any other; one for which the script must change."""
 ON_ANOTHER_RANK = "the state cannot be saved on another rank"
 
 
@@ -45,6 +45,8 @@ class Planner:
         self._tree: StateTree | None = None
         self._kept: ShardLayout | None = None
         self._plans = 0
+        self.away: PartAwayError | None = None
+        """Why there was no first plan at the last attempt, on all ranks."""
 
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
         """Return the tree over ``state``, the same one at every call for the same state."""
@@ -67,11 +69,20 @@ class Planner:
     def first(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
         """Make the first plan, or continue with that of the epoch before; return whether this step is to be saved.
 
-        Collective, on the main thread, as :meth:`together` is.
+        Collective, on the main thread, as :meth:`together` is. Where a part of some rank's state is held elsewhere, and
+        cannot be reached now, the step is not saved, and :attr:`away` is why.
 
         Raises:
             CheckpointError: the state cannot be saved; on all ranks.
         """
+        self.away = None
+        try:
+            return self._first(state, step, good=good)
+        except PartAwayError as error:
+            self.away = error
+            return False
+
+    def _first(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
         self._group.open()
         error: Exception | None = None
         tree: StateTree | None = None
@@ -198,8 +209,8 @@ class Planner:
             step: at which the state was to be saved.
             failed: the gravest failure of any rank.
         """
-        kind = ScriptRefusedError if failed == _OF_SCRIPT else CheckpointError
-        if error is None:
+        kind = {_AWAY: PartAwayError, _OTHER: CheckpointError, _OF_SCRIPT: ScriptRefusedError}[failed]
+        if error is None or failed > _AWAY == _failure(error):
             return kind(f"step {step}: {ON_ANOTHER_RANK}; see the log of that rank")
         if isinstance(error, HoldfastError):
             return error
@@ -229,7 +240,9 @@ def _plan_of(writer: ShardWriter | None) -> str:
 
 def _failure(error: Exception | None) -> int:
     """Return what the ranks exchange about this rank's error; 0: none. Larger is graver."""
-    return 0 if error is None else _OF_SCRIPT if _by_script(error) else 1
+    if error is None:
+        return 0
+    return _AWAY if isinstance(error, PartAwayError) else _OF_SCRIPT if _by_script(error) else _OTHER
 
 
 def _by_script(error: Exception | None) -> bool:

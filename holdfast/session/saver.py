@@ -160,6 +160,8 @@ class Saver:
         if self._planner.writer is None:
             forced = known = planned = True
             if not self._planner.first(state, step, good=good and stepped):
+                if self._planner.away:
+                    self._outcomes.fail(step, self._planner.away)
                 return
         elif self._plans_now(number):
             forced = known = planned = True

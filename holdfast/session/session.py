@@ -29,6 +29,7 @@ from holdfast.session.rank_context import RankContext
 from holdfast.session.rank_reporter import RankReporter, encode
 from holdfast.session.recovery import recover
 from holdfast.session.restore import restore
+from holdfast.session.restoring import restoring
 from holdfast.session.saver import HELD_S, Saver
 from holdfast.session.share import SampleShare, share_of
 from holdfast.session.ticket import redeem
@@ -120,13 +121,14 @@ class Session:
         if context:
             self._calls.restores(state)
         keep_the_scripts()  # also of a script that made them, or more, after its session
-        with torch.inference_mode(mode=False):  # else what is made here could never be trained
-            shard = self._load(state)
-        if context and context.replay_steps is None:
-            discard_newer(context.shards, self._start, context.rank)
-            self._saver.require_room(state)
-            if shard is not None and shard.is_file():
-                self._saver.keep_plan(shard)
+        with restoring():
+            with torch.inference_mode(mode=False):  # else what is made here could never be trained
+                shard = self._load(state)
+            if context and context.replay_steps is None:
+                discard_newer(context.shards, self._start, context.rank)
+                self._saver.require_room(state)
+                if shard is not None and shard.is_file():
+                    self._saver.keep_plan(shard)
         if self._reporter:
             self._reporter.send(
                 "allows", names=script_allows()

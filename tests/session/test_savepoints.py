@@ -101,13 +101,30 @@ def test_a_step_without_the_state_of_a_server_is_not_saved(make_agent: MakeAgent
     assert session.counts.common == 2
 
 
-def test_a_server_that_holds_nothing_yet_fails_no_save(servers: Servers) -> None:
+def test_a_step_without_a_server_that_was_never_reached_is_not_saved(
+    make_agent: MakeAgent, servers: Servers
+) -> None:
+    """It may hold something; the restore before it, which only looks, needs no server."""
     servers.show(0)
-    del servers.held["h:1"]
+    agent = make_agent()
+    state = training() | {"servers": servers.savepoints().part}
+    session = session_of(agent)
+    assert session.restore(state) == 0
+    for step, known in enumerate([(0,), (0,), (0, 1)], 1):
+        servers.show(*known)
+        session.step(step)
+        session.checkpoint(state)
+        assert session.flush()
+    assert session.counts.failed == 2
+    assert session.counts.common == 1
+
+
+def test_a_server_that_holds_nothing_yet_fails_no_save(servers: Servers) -> None:
+    servers.held.clear()
     savepoints = servers.savepoints()
     assert savepoints.state_dict() == {"0": None, "1": None}
     savepoints.load_state_dict({"0": None, "1": None})
-    assert servers.held.keys() == {"h:2"}
+    assert not servers.held
 
 
 def test_ranks_share_the_servers_and_another_number_of_ranks_does_too(
