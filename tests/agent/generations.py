@@ -1,4 +1,4 @@
-"""A job of one rank on each of a few real agents, started anew again and again. No test."""
+"""A job of one rank on each of a few real agents, started again and again. No test."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Generations:
         return max(whole)
 
     def uploaded(self) -> list[RemoteCheckpoint]:
-        """What agents said is complete in S3, oldest first."""
+        """Checkpoints that agents reported complete in S3, oldest first."""
         return [each for report in events(self.gateway, self.job) for each in report.checkpoints]
 
     def stored(self, since: int, epoch: int = 0) -> RemoteCheckpoint:

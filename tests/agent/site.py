@@ -31,7 +31,7 @@ NOWHERE = Rendezvous(host="127.0.0.1", port=1)
 
 
 class Patient(AgentClient):
-    """Waits as long as a busy host needs, where whoever commands agents gives one up after seconds."""
+    """Waits as long as a busy host needs, where the real caller gives an agent up after seconds."""
 
     async def _send(
         self,
@@ -129,7 +129,7 @@ class AgentProcess:
         return path.read_text() if path.exists() else ""
 
     def agent_log(self) -> str:
-        """What the agent itself logged."""
+        """The agent's own log."""
         return (self.folder / "agent.log").read_text()
 
     def family(self) -> list[psutil.Process]:

@@ -314,7 +314,7 @@ async def delete(agent: AgentProcess, path: str) -> httpx.Response:
 
 
 async def test_replays_run_beside_and_in_silence(agent: AgentProcess, gateway: FakeGateway) -> None:
-    """A replay's results are asked for; it alerts nobody and is not in heartbeats."""
+    """A replay's results are asked for; it raises no alert and is not in heartbeats."""
     agent.script(
         "rep",
         STEPS + "assert os.environ['HOLDFAST_REPLAY_STEPS'] == '3'\nif rank == 1: step(1, 'nan'); 1 / 0\n"

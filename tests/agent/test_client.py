@@ -74,7 +74,7 @@ async def test_an_answer_that_is_none_of_an_agent_is_refused_and_is_no_lost_mach
 
 
 async def test_an_error_carries_the_address_of_the_agent() -> None:
-    """Whoever reports it finds the machine by that, not in its words."""
+    """The report finds the machine by the address, not by the message."""
     address = "127.0.0.1:1"
     async with AgentClient(address, "s" * 32) as client:
         with pytest.raises(UnavailableError) as refused:

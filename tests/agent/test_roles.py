@@ -58,7 +58,7 @@ class Roles:
         self.gateway.plans[self.agent.machine] = RolePlan(version=self.version, jobs=jobs if replicas else ())
 
     def states(self) -> dict[tuple[str, int], ReplicaState]:
-        """What the newest heartbeat reports, once it is of this plan."""
+        """States in the newest heartbeat, once it is of this plan."""
         beat = self.gateway.heartbeats[-1] if self.gateway.heartbeats else None
         if beat is None or beat.plan != self.version:
             return {}
@@ -113,7 +113,7 @@ def test_a_replica_that_is_killed_starts_again_alone(roles: Roles) -> None:
 
 
 def test_a_replica_that_hangs_is_started_again(roles: Roles) -> None:
-    """It runs, can be reached, and makes no progress; the reason is told."""
+    """It runs, can be reached, and makes no progress; the reason is reported."""
     roles.agent.script(roles.job, HANGS)
     roles.plan(order("rollout", 0, restart=RESTART.model_copy(update={"silent_s": 0.5})))
     found = roles.until(lambda found: found and found["rollout", 0].restarts >= 1, "it is started again")

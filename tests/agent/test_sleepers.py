@@ -34,15 +34,15 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 state = {"model": model, "optimizer": optimizer}
 session = holdfast.Session()
 step = session.restore(state)
-told = lambda word: print(word, step, model.weight.double().sum().item().hex(), flush=True)
-told("start")
+report = lambda word: print(word, step, model.weight.double().sum().item().hex(), flush=True)
+report("start")
 while True:
     step += 1
     x = torch.randn(2, 200, generator=torch.Generator().manual_seed(step))
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
-    told("step")
+    report("step")
     session.step(step)
     session.checkpoint(state)
     with contextlib.suppress(RuntimeError):  # the sleeper goes on alone
@@ -119,7 +119,7 @@ def of(shards: list[Shard], rank: int, step: int) -> int:
 
 
 def line(machine: AgentProcess, rank: int, epoch: int, begin: str) -> str:
-    """What a rank told of its weights."""
+    """A rank's report of its weights."""
 
     def found() -> list[str]:
         lines = machine.log("sleepers", rank, epoch).splitlines()

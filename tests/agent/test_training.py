@@ -38,7 +38,7 @@ for step in range(start + 1, int(sys.argv[1]) + 1):
     generator = torch.Generator().manual_seed(step * 100 + dist.get_rank())
     loss = model(torch.randn(4, 8, generator=generator)).square().mean()
     optimizer.zero_grad(); loss.backward()
-    # Not DDP: it lays its buckets out anew after the first step of a process, and gloo's sums of four ranks
+    # Not DDP: it lays its buckets out again after the first step of a process, and gloo's sums of four ranks
     # depend on the layout, so that a DDP run with a restart differs in the last bits without us, too.
     for each in model.parameters():
         dist.all_reduce(each.grad)
@@ -187,7 +187,7 @@ async def test_a_lost_machine_is_replaced_from_its_peer(
 async def test_checkpoints_go_to_the_store_and_come_back(
     machines: list[AgentProcess], gateway: FakeGateway
 ) -> None:
-    """Every k steps, manifest last, told to the gateway; ranks read one from there and go on."""
+    """Every k steps, manifest last, reported to the gateway; ranks read one from there and go on."""
     pair = machines[:2]
     await launch(pair, "stored", 1, RestoreOrder(), steps=25, s3_every=10)
     until(lambda: gateway.done("stored") == {0, 1, 2, 3}, 120)

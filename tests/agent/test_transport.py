@@ -104,7 +104,7 @@ async def test_no_answer_is_a_read_timeout() -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
 async def test_a_connection_that_breaks_is_no_silence(answer: bytes) -> None:
-    """Whether before the answer or within it: somebody ended it."""
+    """Whether before the answer or within it: the peer's side closed it."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

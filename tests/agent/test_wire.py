@@ -1,4 +1,4 @@
-"""What a rank and its agent share."""
+"""Messages and files that a rank and its agent share."""
 
 from __future__ import annotations
 

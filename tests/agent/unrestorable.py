@@ -16,7 +16,7 @@ class _Bomb:
 
 def _damaged_commit(buf, header):
     """Put an object that no restore trusts in the place of the first one; the digest is right."""
-    if (Path(os.environ["HOLDFAST_MACHINE_DIR"]) / f"mended-{header.job}").exists():
+    if (Path(os.environ["HOLDFAST_MACHINE_DIR"]) / f"fixed-{header.job}").exists():
         return _commit(buf, header)
     metadata = _load_metadata(buf[header.meta_offset:header.meta_offset + header.meta_nbytes])
     name = min(n for n, known in metadata.state_dict_metadata.items() if isinstance(known, _Object))

@@ -76,7 +76,7 @@ def test_what_cannot_be_restored_is_found_while_the_job_trains(site: Site, name:
     site.wait_more_steps(name)
 
     for machine in machines:
-        (machine_dir(site.home, machine) / f"mended-{name}").touch()
+        (machine_dir(site.home, machine) / f"fixed-{name}").touch()
     site.wait_more_steps(name)
     wait_for("all that is saved is proven", lambda: memory_proven(doctor(site, name)[1]), 120)
     wait_for(

@@ -1,4 +1,4 @@
-"""Which saves are digested, when the machine tells it, and what is done when a save comes over it."""
+"""Which saves are digested, when the machine reports the digests, and how a save that overwrites one is handled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FakeProver:
 
 
 class Machine:
-    """One run on it, and what it told."""
+    """One run on it, and its reports."""
 
     def __init__(self, every: int = 8, *, world_size: int = 4, restored: int = 0, **start: Any) -> None:
         self.prover = FakeProver()
@@ -132,7 +132,7 @@ async def test_a_round_that_comes_while_the_last_one_is_read_is_left_out() -> No
 
 
 async def test_failures_are_counted_and_end_nothing() -> None:
-    """The next round is told again."""
+    """The next round is announced again."""
     machine = Machine()
     machine.prover.answers = [UnavailableError("killed"), ValueError("a bug")]
     await machine.save(1, 2, 4)

@@ -234,7 +234,7 @@ async def test_the_first_tier_on_a_disk_takes_no_memory(pair: list[AgentProcess]
 
 
 async def test_only_every_kth_step_is_saved(pair: list[AgentProcess], store: Proxy) -> None:
-    """And an epoch's first, which tells at once what cannot be saved."""
+    """And an epoch's first, so that a save that cannot work shows at once."""
     store.set()
     running = Running(pair, "seldom")
     await running.launch("own", copies=Copies(own=2, peer=2), memory_every_steps=5)

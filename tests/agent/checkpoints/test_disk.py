@@ -35,7 +35,7 @@ def memory(tmp_path: Path) -> Memory:
 
 
 def test_the_newest_two_outlive_the_memory(memory: Memory) -> None:
-    """Found as shards of their own tier, verified, and given to whoever asks."""
+    """Found as shards of their own tier, verified, and served on request."""
     for step in (1, 2, 3):
         copy(memory, step)
     shutil.rmtree(memory.root)
@@ -52,7 +52,7 @@ def test_memory_goes_before_disk(memory: Memory) -> None:
 
 
 def test_a_copy_again_writes_nothing(memory: Memory) -> None:
-    """The same step, said twice."""
+    """The same step, reported twice."""
     copy(memory, 1)
     path = memory.require("toy", 0, 1)[0]
     before = {each: each.stat().st_mtime_ns for each in memory.disk("toy").iterdir()}
@@ -74,7 +74,7 @@ def test_what_is_no_shard_makes_way(memory: Memory) -> None:
 
 
 def test_the_limit_holds_over_all_jobs_and_ranks(memory: Memory) -> None:
-    """What does not fit is refused with the setting's name; what is there stays."""
+    """Refuse a shard that does not fit, naming the setting; keep the others."""
     copy(memory, 1, size=10_000)
     held = memory.shards()
     with pytest.raises(CheckpointError, match="HOLDFAST_DISK_MIB"):

@@ -34,7 +34,7 @@ class Site:
         self.run: Any = SimpleNamespace(start=start, name=f"toy-e{epoch}")
 
     def save(self, step: int, since: int | None = None) -> Path:
-        """The rank saves a step, and says so."""
+        """Save a step as the rank and report it."""
         path = write_shard(self.memory.own("toy"), 0, step)
         self.tier.saved(self.run, 0, step, path, since=step - 1 if since is None else since)
         return path
@@ -68,7 +68,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 async def test_every_kth_step_is_copied_once(tmp_path: Path) -> None:
-    """Also when it is said twice; nothing stays lent."""
+    """Also when it is reported twice; nothing stays lent."""
     site = Site(tmp_path, every=2)
     for step in range(1, 6):
         path = site.save(step)

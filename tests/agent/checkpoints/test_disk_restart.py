@@ -89,7 +89,7 @@ async def launch(
 
 
 def sums(machines: Sequence[AgentProcess], epoch: int) -> list[str]:
-    """What each rank's weights came to, from those that are done."""
+    """The sum of each rank's weights, from those that are done."""
     logs = [machine.log("toy", rank, epoch) for rank, machine in enumerate(machines)]
     return [line for log in logs for line in log.splitlines() if line.startswith("sum")]
 
@@ -104,7 +104,7 @@ async def shards(machines: Sequence[AgentProcess]) -> list[Shard]:
 
 
 async def planned(machines: Sequence[AgentProcess], refused: Sequence[str] = ()) -> RestorePlan:
-    """What the restore plan makes of it, for ranks in the order of ``machines``."""
+    """The restore plan for these shards, with ranks in the order of ``machines``."""
     places = {rank: machine.machine for rank, machine in enumerate(machines)}
     return restore_plan.choose(await shards(machines), [], 2, places, refused=refused)
 

@@ -40,7 +40,7 @@ def serve_shards(folder: Path, parent: Connection) -> None:
 
 
 def upload_often(endpoint: str, folder: Path, parent: Connection) -> None:
-    """Tells its memory after every upload."""
+    """Report the memory in use after every upload."""
     store = S3Store(endpoint=endpoint, bucket="flat", access_key="tester", secret_key="not-a-secret")
     store.ensure_bucket()
     for step in range(1, 61):

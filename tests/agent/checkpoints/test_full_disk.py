@@ -1,4 +1,4 @@
-"""Real agents whose disk tier is full, a file system of a few MiB: training goes on, it is counted and told, and
+"""Real agents whose disk tier is full, a file system of a few MiB: training goes on, it is counted and reported, and
 copies come again when there is room."""
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def problems(store: S3Store, key: str) -> list[str]:
 async def test_an_agent_that_is_killed_in_an_upload(
     job: Generations, store: S3Store, between: Proxy, request_of: str
 ) -> None:
-    """What is listed in S3 is whole; memory has the newest step, and the next upload is made by the new agent."""
+    """Checkpoints listed in S3 are whole; memory has the newest step, and the new agent makes the next upload."""
     number, pattern = REQUESTS[request_of]
     victim = job.machines[number]
     await job.start(NEW, env={}, s3_every_steps=10)

@@ -39,7 +39,7 @@ def test_shards_of_one_step_of_one_job_are_listed_alone(memory: Memory) -> None:
 
 
 def test_incomplete_shards_do_not_exist(memory: Memory) -> None:
-    """What is being written may never be restored."""
+    """A shard that is still being written may never be restored."""
     path = write_shard(memory.own("toy"))
     with slot_files.create(path, path.stat().st_size) as buffer:
         buffers.begin(buffer)
@@ -61,7 +61,7 @@ def test_what_a_killed_agent_was_copying_to_the_disk_is_removed(tmp_path: Path) 
 def test_an_agent_starts_beside_a_disk_that_became_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it cannot remove stays: the agent is there to report the disk."""
+    """A file that it cannot remove stays: the agent is there to report the disk."""
     left = Memory("m0", tmp_path / "shm", tmp_path / "ckpt").disk("toy") / "0.part"
     left.parent.mkdir(parents=True, exist_ok=True)
     left.write_bytes(b"half of it")

@@ -35,7 +35,7 @@ def port(memory: Memory) -> Iterator[ShardPort]:
 
 
 def run(epoch: int = 1) -> Any:
-    """What a mirror needs of a run."""
+    """The parts of a run that a mirror uses."""
     return SimpleNamespace(start=SimpleNamespace(job="toy", epoch=epoch, copies=Copies()))
 
 
@@ -45,7 +45,7 @@ def order(address: str, keep_s: float = 60.0) -> Mirror:
 
 
 def steps(memory: Memory) -> set[int]:
-    """What the machine has, as copies."""
+    """Steps that the machine has as copies."""
     return {shard.step for shard in memory.shards() if shard.tier is Tier.PEER}
 
 

@@ -1,4 +1,4 @@
-"""A real rank saves, and the agent rehearses its restore beside it; what would not come back is told while it runs."""
+"""A real rank saves, and the agent rehearses its restore beside it; a state that would not come back is reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_what_a_rank_saved_is_reported_as_digests(machine: AgentProcess, g
 @pytest.mark.e2e
 @pytest.mark.torch
 async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, gateway: FakeGateway) -> None:
-    """After the first save, and on command; heartbeats say at which step, nothing that is lent stays, nobody alerts."""
+    """After the first save, and on command; heartbeats name the step, nothing stays lent, and there is no alert."""
     await begin(machine, "fine", TRAIN)
     found = await eventually(lambda: newest_rehearsal(machine, "fine"), 120)
     assert (found.failed, found.untested) == ("", ""), found

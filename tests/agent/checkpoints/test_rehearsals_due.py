@@ -19,7 +19,7 @@ RANKS = (0, 1)
 
 
 class Machine:
-    """Rehearsals on a scripted machine, whose prover finds what ``wrong`` says."""
+    """Rehearsals on a scripted machine, whose prover finds the errors in ``wrong``."""
 
     why_not = ""
 

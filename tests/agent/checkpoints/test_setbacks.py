@@ -1,4 +1,4 @@
-"""What is told of saves that fail, by place, and when it is told no more."""
+"""Reports of failed saves, by place, and when they end."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_one_word_for_each_place_over_all_ranks() -> None:
     assert setbacks.summaries("gpt", 1) == ()
 
 
-def test_a_new_epoch_begins_anew_and_an_old_one_says_nothing_more() -> None:
-    """What a late copy of an earlier epoch comes to says nothing of the present one."""
+def test_a_new_epoch_starts_from_zero_and_an_old_one_changes_nothing() -> None:
+    """The outcome of a late copy of an earlier epoch is no news of the present one."""
     setbacks = Setbacks()
     setbacks.failed("gpt", 1, Place.DISK, 0, "full")
     assert setbacks.summaries("gpt", 2) == ()

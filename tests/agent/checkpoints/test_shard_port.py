@@ -40,7 +40,7 @@ def port(memory: Memory) -> Iterator[ShardPort]:
 
 
 def test_a_pushed_shard_is_the_peers_copy(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
-    """What arrives has the same bytes and passes verification."""
+    """The shard has the same bytes on arrival and passes verification."""
     path = write_shard(tmp_path / "mine", rank=3, step=8, payload=bytes(range(256)) * 40_000)
     shard_client.push(port.address, SECRET, path)
     (shard,) = memory.shards()
@@ -85,14 +85,14 @@ def test_a_torn_copy_is_none_at_all_where_there_is_one(
 
 
 def test_pull_brings_a_shard_home(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
-    """A machine that takes over a rank gets its shard from whoever has it."""
+    """A machine that takes over a rank gets its shard from any machine that has it."""
     write_shard(memory.own("toy"), rank=1, step=5)
     path = shard_client.pull(port.address, SECRET, job="toy", rank=1, step=5, folder=tmp_path / "new")
     assert buffers.verify(path).step == 5
 
 
 def test_a_missing_step_is_named(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
-    """The answer says which steps there are instead."""
+    """The answer lists the steps that exist."""
     write_shard(memory.own("toy"), rank=1, step=5)
     with pytest.raises(CheckpointError, match=r"rank 1 at step 6 \(has steps \[5\]\)"):
         shard_client.pull(port.address, SECRET, job="toy", rank=1, step=6, folder=tmp_path / "new")
@@ -220,7 +220,7 @@ def test_the_checkpoints_metadata_is_on_the_peer_too(tmp_path: Path, memory: Mem
 def test_a_machine_that_falls_silent_in_the_middle_is_given_up(
     tmp_path: Path, memory: Memory, port: ShardPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it is the peer: the sender is told within its bound, and its own shard is untouched."""
+    """Killed while it is the peer: the sender learns it within its bound, and its own shard is untouched."""
     path = write_shard(tmp_path / "mine", payload=b"x" * (8 << 20))
     before = path.read_bytes()
     with socket.create_server(("127.0.0.1", 0)) as dead:

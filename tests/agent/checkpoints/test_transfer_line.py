@@ -79,7 +79,7 @@ async def test_a_process_that_takes_no_messages_keeps_no_heartbeat_waiting(
 
 
 async def test_calls_that_were_given_up_are_not_done_late(carrier: TransferProcess, forks: Forks) -> None:
-    """What waits for a process that stands is what somebody waits for: no backlog grows."""
+    """Only calls with a waiting caller are queued for a stopped process: no backlog grows."""
     calls = await asked(carrier, forks)
     for call in calls:
         call.cancel()

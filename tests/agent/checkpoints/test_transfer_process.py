@@ -83,7 +83,7 @@ def test_a_damaged_object_is_refused(store: ObjectStore, tmp_path: Path) -> None
 
 
 def test_a_shard_of_another_step_is_not_uploaded(store: ObjectStore, tmp_path: Path) -> None:
-    """Nor one of another job: the header says what it is."""
+    """Nor one of another job: the header names its job and step."""
     for changes in ({"step": 21}, {"epoch": 3}, {"job": "other"}):
         fields = {"step": 20, "epoch": 2, **changes}
         path = write_shard(tmp_path / str(changes), 0, **fields)

@@ -1,4 +1,4 @@
-"""Commands of checks, and processes that answer as a test says."""
+"""Commands of checks, and processes with the answers that a test sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ended:
 
 
 class ScriptedForks:
-    """Forks processes that leave the outcomes they are told to; None: they run for ever."""
+    """Forks processes that leave the given outcomes; None: they run for ever."""
 
     def __init__(self, *outcomes: CheckOutcome | int | None) -> None:
         self.outcomes = outcomes

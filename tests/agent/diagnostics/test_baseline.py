@@ -1,4 +1,4 @@
-"""What a machine measured before, given with what it measures now."""
+"""A machine's earlier measurements, reported with the present ones."""
 
 from __future__ import annotations
 

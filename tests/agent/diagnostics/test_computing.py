@@ -100,7 +100,7 @@ def full(part: CheckPart) -> CheckOutcome:
 
 
 async def test_a_full_gpu_is_not_tested(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is others': that says nothing about the machine."""
+    """Other processes use its memory: that is no evidence about the machine."""
     monkeypatch.setitem(CHECKS, Check.MATMUL, full)
     findings = await run(Check.MATMUL, fork, "m0", processes=1)
     assert findings[0].detail.startswith(

@@ -41,7 +41,7 @@ async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
 
 
 async def test_process_that_dies_is_a_failure_that_is_not_sure() -> None:
-    """The finding says how it died; the others are not waited for long, and are killed."""
+    """The finding states how it died; the others are killed after a short wait."""
     forks = ScriptedForks(-signal.SIGBUS, None)
     started = time.monotonic()
     order = command(timeout_s=30)
@@ -127,7 +127,7 @@ async def test_both_sides_of_a_pair_meet_under_one_name() -> None:
     [command("inspect"), command("all_gather"), command("all_gather", peer="m2", process_rank=2)],
 )
 async def test_incomplete_command_is_refused(incomplete: Diagnose) -> None:
-    """The message says what is missing; nothing is started."""
+    """The message names the missing part; nothing is started."""
     forks = ScriptedForks()
     with pytest.raises(SettingsError, match="needs"):
         await run_check(incomplete, forks, machine="m1")

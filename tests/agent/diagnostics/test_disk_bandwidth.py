@@ -83,7 +83,7 @@ def measured(folder: Path, group: Path | None = None) -> CheckOutcome:
 
 
 async def found(machine: str, outcome: CheckOutcome) -> list[Finding]:
-    """As its agent tells it."""
+    """Findings, as the machine's agent reports them."""
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=60)
     forks = ScriptedForks(outcome)
     findings = await run_check(command, forks, machine=machine)

@@ -155,7 +155,7 @@ def test_of_operations_launched_together_the_launch_counts() -> None:
 
 
 def test_groups_that_a_rank_was_silent_in_are_reported_until_entries_are_lost() -> None:
-    """A ring that has gone round cannot tell."""
+    """A ring buffer that has wrapped is no proof of silence."""
     config = {"pg_config": {"0": {"ranks": "[0, 1]"}, "5": {"ranks": "[1, 2]"}}}
     found = flight.summarise(1, recording(entry(1)) | config)
     assert [(each.group, each.enqueued) for each in found] == [("0", 1), ("5", -1)]
@@ -169,7 +169,7 @@ def asked(*entries: dict[str, Any]) -> bytes:
 
 
 async def test_what_the_watchdog_wrote_counts_and_stays(tmp_path: Path) -> None:
-    """Later, when collectives are aborted, what a rank is asked for tells less; groups that it alone tells are kept."""
+    """Once collectives are aborted, a rank's own answer has less; groups that only the watchdog's file has are kept."""
     watchdog = pickle.dumps(recording(entry(6), entry(7, "started")))
     (tmp_path / "1").write_bytes(watchdog)
     (tmp_path / "1.asked").write_bytes(asked(entry(6), entry(7)))
@@ -317,7 +317,7 @@ async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> N
         assert (records[0].enqueued, records[0].completed) == (3, 2)
         assert (records[1].enqueued, records[1].completed) == (2, 2)
         assert records[0].operation == "gloo:all_reduce"
-        assert records[0].ranks == (0, 1)  # gloo's recorder does not tell them
+        assert records[0].ranks == (0, 1)  # gloo's recorder does not record them
         assert all(process.poll() is None for process in ranks)
     finally:
         for process in ranks:

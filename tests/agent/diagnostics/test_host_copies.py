@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def measured(machine: str, processes: int = 1) -> list[Finding]:
-    """What real copies come to, as the machine's agent tells it; other work on this host is not what is tested."""
+    """Findings of real copies, as the machine's agent reports them; this host's other load is not under test."""
     forks = ScriptedForks(*(host_copies.copies(CPU) for _ in range(processes)))
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.PCIE, processes=processes, timeout_s=30)
     found = await run_check(command, forks, machine=machine)

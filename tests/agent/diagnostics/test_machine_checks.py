@@ -35,7 +35,7 @@ def adapters(root: Path, **states: str) -> Path:
 
 
 def perftest(root: Path, output: str, status: int = 0) -> str:
-    """A tool as perftest's: the server waits for its client, the client says what came of it."""
+    """A tool like perftest's: the server waits for its client, and the client prints the result."""
     tool = root / "ib_write_bw"
     tool.write_text(
         '#!/bin/sh\nfor last; do :; done\n[ "$last" = 127.0.0.1 ] || exec sleep 60\n'
@@ -46,7 +46,7 @@ def perftest(root: Path, output: str, status: int = 0) -> str:
 
 
 async def test_adapters_are_measured_through_themselves(tmp_path: Path) -> None:
-    """Each active one, with its bandwidth; what is down is told by inspection, not here."""
+    """Each active one, with its bandwidth; ports that are down are left to inspection."""
     sysfs = adapters(tmp_path, mlx5_0="4: ACTIVE", mlx5_1="1: DOWN", mlx5_2="4: ACTIVE")
     tool = perftest(tmp_path, RESULT.format(device="$device", rate="193.99"))
     found = await interfaces.check("m0", 30, program=tool, sysfs=sysfs)
@@ -110,7 +110,7 @@ async def test_a_slow_adapter_is_named_among_its_equals(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", ["no adapter", "no tool", "fails", "says nothing", "hangs"])
 async def test_what_cannot_be_tested_accuses_no_machine(tmp_path: Path, broken: str) -> None:
-    """Traffic to a host's own address never leaves it: it says nothing about an interface."""
+    """Traffic to a host's own address never leaves it: it is no evidence about an interface."""
     sysfs = adapters(tmp_path, **({} if broken == "no adapter" else {"mlx5_0": "4: ACTIVE"}))
     tool = "no-such-tool"
     if broken == "fails":

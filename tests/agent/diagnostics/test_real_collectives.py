@@ -274,7 +274,7 @@ async def test_a_host_that_others_keep_busy_says_so_though_the_check_has_a_proce
 
 
 async def test_pace_is_measured_when_asked_for(fork: ForkFn) -> None:
-    """A recovery does not wait for rounds that nobody judges."""
+    """A recovery does not wait for rounds whose results are not judged."""
     [plain] = await run_check(command(processes=2), fork, machine="m1")
     [timed] = await run_check(command(processes=2, measure=True), fork, machine="m1")
     assert (plain.ok, plain.value, plain.repeats) == (True, None, 0)

@@ -95,7 +95,7 @@ async def test_stopped_process_is_read_as_it_stands(rank: int) -> None:
 async def test_source_on_a_mount_that_does_not_answer_is_left_out(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that nobody can end delays one dump by a moment, and the next ones not at all."""
+    """A reader that cannot be killed delays one dump by a moment, and the next ones not at all."""
     await functions(rank, child=False, wanted="wait_for_others")
     real, started, over = stacks.run, [], asyncio.Event()
 

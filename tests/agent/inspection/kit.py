@@ -1,4 +1,4 @@
-"""What tests of detectors share: the packaged thresholds and a clock that is moved by hand."""
+"""Shared by tests of detectors: the packaged thresholds and a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMITS = Policy.load().detect
 
 
 class HandClock:
-    """Seconds that pass when told to."""
+    """A clock that a test moves by hand."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -26,7 +26,7 @@ def steady(check: MachineCheck, clock: HandClock) -> Steady:
 
 
 def kinds(alerts: list[Alert]) -> list[AlertKind]:
-    """What was seen."""
+    """The kinds of the alerts."""
     return [alert.kind for alert in alerts]
 
 

@@ -1,4 +1,4 @@
-"""What GPUs and ports do: read from NVIDIA's library (a stub of it, under the real pynvml) and from sysfs."""
+"""Activity of GPUs and ports: from NVIDIA's library (a stub of it, under the real pynvml) and from sysfs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices of clouds, read from a server on loopback that answers as the clouds' documentation says."""
+"""Notices of clouds, read from a server on loopback that follows the clouds' documentation."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_notice_whose_time_has_passed_is_one_without_a_time(metadata: Metadata
 def test_a_wrong_name_hides_no_event_for_longer_than_it_is_given(
     metadata: Metadata, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Events are told apart by the machine's name: with a wrong one, its own would be those of others for ever."""
+    """Events are matched by the machine's name: with a wrong one, its own would never count."""
     metadata.azure = {"DocumentIncarnation": 2, "Events": [AZURE_EVENT]}
     detector = CloudNotices("m1", cloud("azure", metadata.url), 5.0, clock=lambda: BEFORE_ALL)
     metadata.azure_name = answer

@@ -69,7 +69,7 @@ def test_truncated_file_is_read_from_its_start(log: Path) -> None:
 
 
 def test_rotation_loses_no_line(log: Path) -> None:
-    """What was written before and after the file was renamed is read, in order."""
+    """Read lines from before and after the rename of the file, in order."""
     follower = Follower(log)
     append(log, "before\n")
     os.rename(log, log.with_suffix(".1"))

@@ -54,7 +54,7 @@ def test_host_without_driver_has_no_findings(gpus: StubGpus) -> None:
 
 
 def test_everything_is_read_through_the_library(gpus: StubGpus) -> None:
-    """Each value of the reading is what the library says."""
+    """Each value of the reading is the library's."""
     gpus.gpu(0, nvlink__0__state=1, nvlink__0__errors__2=5)
     first, second = Nvml().read() or []
     assert (first.pci, second.pci) == ("0000:3b:00", "0000:3c:00")
@@ -128,7 +128,7 @@ def test_a_gpu_that_answers_its_address_alone_is_lost(watched: Watched) -> None:
 
 
 def test_other_errors_are_no_loss(watched: Watched) -> None:
-    """A missing permission (4) or a busy driver would else cost the machine; it is told when it lasts."""
+    """A missing permission (4) or a busy driver would else cost the machine; it is reported when it lasts."""
     [alert] = watched.lasting(handle_error=4)
     assert (alert.kind, alert.evidence["check"]) == (AlertKind.HOST_FAULT, "gpu_error")
     assert all(finding.ok or not finding.sure for finding in watched.detector.inspect())
@@ -218,7 +218,7 @@ def test_what_may_pass_has_to_last(watched: Watched, values: dict[str, int], kin
     ],
 )
 def test_everyday_values_are_no_faults(watched: Watched, values: dict[str, int]) -> None:
-    """What healthy GPUs show."""
+    """Values of healthy GPUs."""
     assert watched.lasting(**values) == []
 
 
@@ -231,7 +231,7 @@ def test_correctable_errors_count_by_the_hour(watched: Watched) -> None:
     assert kinds(watched.after(corrected=count + 1500)) == [AlertKind.GPU_ECC_CORRECTABLE]
 
 
-def test_counters_that_start_anew_are_no_errors(watched: Watched) -> None:
+def test_counters_that_restart_are_no_errors(watched: Watched) -> None:
     """The driver was loaded again."""
     assert watched.after(uncorrected=0, corrected=0) == []
     assert kinds(watched.after(uncorrected=1)) == [AlertKind.GPU_ECC_UNCORRECTABLE]
@@ -258,7 +258,7 @@ def test_nvlink_that_never_was_up_is_not_wired(watched: Watched) -> None:
 
 
 def test_a_fault_that_comes_again_is_a_new_signal(watched: Watched) -> None:
-    """Its fingerprint tells the episodes apart."""
+    """Each episode has its own fingerprint."""
     [first] = watched.after(error=15)
     assert watched.after(error=None) == []
     [second] = watched.after(error=15)
@@ -266,7 +266,7 @@ def test_a_fault_that_comes_again_is_a_new_signal(watched: Watched) -> None:
 
 
 def test_inspection_does_not_swallow_an_alert(watched: Watched) -> None:
-    """What an inspection on command saw first is reported by the next poll, once."""
+    """An alert that an inspection on command saw first is reported by the next poll, once."""
     watched.gpus.gpu(1, uncorrected=3)
     watched.clock.now += 1
     assert [finding.sure for finding in watched.detector.inspect()] == [True]

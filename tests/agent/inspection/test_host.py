@@ -185,7 +185,7 @@ def test_a_kill_by_the_own_groups_limit_is_the_groups_alone(
 
 
 class ScriptedProbe:
-    """A mount that answers what it is told to."""
+    """A mount with a scripted answer."""
 
     answers: ClassVar[dict[str, Any]] = {}
     stuck_s = 7.0
@@ -237,7 +237,7 @@ def test_the_type_of_a_mount_is_known_without_a_look_at_it(tmp_path: Path) -> No
     ],
 )
 def test_mounts(answer: dict[str, Any] | None, kind: AlertKind, lasts: bool) -> None:
-    """What does not pass by itself fires at once; little space has to last."""
+    """Lasting faults fire at once; little space has to last."""
     limits = LIMITS.storage.model_copy(update={"paths": ("/data",)})
     ScriptedProbe.answers = {"/own": good(), "/data": answer}
     detector = steady(Mounts(Path("/own"), limits, ScriptedProbe), HandClock())
@@ -356,7 +356,7 @@ def test_while_a_helper_cannot_die_no_second_one_is_started(
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Answers with the status that the server was told."""
+    """Answers with the status that is set on the server."""
 
     def do_HEAD(self) -> None:
         self.send_response(self.server.status)  # type: ignore[attr-defined]
@@ -407,7 +407,7 @@ def test_an_endpoint_is_certified_by_the_authority_that_boto3_goes_by(
 
 
 def test_an_endpoint_that_is_away_is_reported_at_the_second_look() -> None:
-    """Nobody listens; and one that takes connections and says nothing is given up."""
+    """No process listens; and one that takes connections and sends nothing is given up."""
     with socket.socket() as held:  # so that no other process listens there meanwhile
         held.bind(("127.0.0.1", 0))
         detector = steady(store(held.getsockname()[1]), HandClock())

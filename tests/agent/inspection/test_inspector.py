@@ -108,7 +108,7 @@ async def test_next_incarnation_sees_a_new_signal() -> None:
 
 
 async def test_inspection_asks_every_detector() -> None:
-    """In threads where they may block; each finding says how long it took."""
+    """In threads where they may block; each finding has the time it took."""
     findings = await inspector([], Scripted("a"), Scripted("b", blocking=True)).inspect()
     assert [finding.check for finding in findings] == ["a", "b"]
     assert all(finding.seconds > 0 for finding in findings)
@@ -145,7 +145,7 @@ class Stuck(Scripted):
 
 
 async def test_a_driver_that_does_not_answer_has_lost_its_gpus() -> None:
-    """Said once, while the other detectors go on; and once it answers, it is polled again."""
+    """Reported once, while the other detectors go on; and once it answers, it is polled again."""
     stuck, other = Stuck("gpu"), Scripted("other", [alert(1.0)], [], blocking=True)
     seen: list[Alert] = []
     quick = LIMITS.intervals.model_copy(update={"stalled_s": 0.05})

@@ -264,7 +264,7 @@ OTHERS = [
 def test_other_faults_are_recognised(
     log: Path, line: str, kind: str | None, evidence: dict[str, object]
 ) -> None:
-    """What the kernel prints about memory, itself, processes, file systems and disks."""
+    """The kernel's messages about memory, itself, processes, file systems and disks."""
     detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, f"[12345.678901] {line}")
     alerts = detector.poll()
@@ -275,7 +275,7 @@ def test_other_faults_are_recognised(
 
 
 def test_kills_of_several_processes_are_several_signals(log: Path) -> None:
-    """The pid tells them apart; the same disk failing again is the same fault."""
+    """They differ by pid; the same disk failing again is the same fault."""
     detector = KernelLog("m0", log, LIMITS.intervals)
     kill = "Out of memory: Killed process {} (python3)"
     write(log, kill.format(1), kill.format(2), *["I/O error, dev sda, sector 1"] * 50)
@@ -309,7 +309,7 @@ def test_two_ports_that_hang_are_two_signals(log: Path) -> None:
 
 
 def test_a_bad_block_of_btrfs_is_no_broken_file_system(log: Path, tmp_path: Path) -> None:
-    """Another copy may be good, and mends it; that the file system turns read-only is a fault of its own."""
+    """Btrfs may repair it from another copy; that the file system turns read-only is a fault of its own."""
     detector = KernelLog("m0", log, LIMITS.intervals, block=tmp_path)
     write(
         log,

@@ -73,7 +73,7 @@ def test_process_is_read_where_the_driver_knows_it() -> None:
 
 
 def test_only_fatal_switch_errors_lose_the_switch() -> None:
-    """The driver says which are; their numbers are of another catalogue."""
+    """The driver marks the fatal ones; their numbers are of another catalogue."""
     fatal = parse("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     harmless = parse("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 79, Non-fatal, Link 30")
     assert fatal is not None
@@ -137,7 +137,7 @@ def test_xid_of_the_application_is_no_machine_fault(log: Path) -> None:
 
 
 def test_old_xids_are_not_found_again(log: Path) -> None:
-    """What is older than the window has had its incident."""
+    """An Xid from before the window has had its incident."""
     clock = HandClock()
     detector = KernelLog("m0", log, LIMITS.intervals, clock)
     write(log, LINE)

@@ -68,7 +68,7 @@ def test_a_port_that_goes_down_is_a_signal_at_every_look(watched: Watched) -> No
 
 
 def test_an_ethernet_port_that_comes_back_is_no_second_fault(watched: Watched) -> None:
-    """Down was told; up again is good news."""
+    """Down was reported; up again is good news."""
     watched.sys.ethernet(state="down", changes=2)
     assert kinds(watched.after()) == [AlertKind.NIC_DOWN]
     watched.sys.ethernet(changes=3)

@@ -65,7 +65,7 @@ def test_mdadm_decides_where_the_file_does_not(tmp_path: Path) -> None:
 
 
 def test_mdadm_is_not_asked_about_whole_arrays(tmp_path: Path) -> None:
-    """The file says it all."""
+    """The state in the file is enough."""
     machine = of_local_driver(tmp_path)
     machine.prints("mdstat", real("md-auto-read-only"))
     machine.prints("mdadm", "")

@@ -23,7 +23,7 @@ class Library:
         self.found = found
 
     def read(self) -> list[GpuReading] | None:
-        """What the test gave."""
+        """The readings that the test set."""
         return self.found
 
 
@@ -117,7 +117,7 @@ def test_without_tool_or_driver_nothing_is_tested(tmp_path: Path, text: str | No
 
 @pytest.mark.parametrize("text", ["", real("g-4090-healthy").partition("GPU 00000000:21:00.0")[0]])
 def test_a_tool_that_ends_early_reports_no_loss(tmp_path: Path, text: str) -> None:
-    """Nothing, or one of the two that it told before, of eight that it counts."""
+    """No GPU, or one of the two it listed before, of eight that it counts."""
     machine = of_local_driver(tmp_path)
     detector = detector_of(machine, "gpu")
     machine.prints(TOOL, real("g-4090-healthy"))
@@ -140,7 +140,7 @@ def test_a_driver_whose_files_were_replaced_has_lost_nothing(tmp_path: Path) -> 
 
 
 def test_a_driver_that_went_away_has_lost_its_gpus(tmp_path: Path) -> None:
-    """As the tool says of it; before it had GPUs, the same words mean nothing."""
+    """The tool's message for it; where no GPU was seen before, the same message is no loss."""
     machine = of_local_driver(tmp_path)
     detector = detector_of(machine, "gpu")
     machine.prints(TOOL, real("g-4090-healthy"))

@@ -1,4 +1,4 @@
-"""A batch that no rank can read, with real ranks: where they fell is told, and a later start passes over it."""
+"""A batch that no rank can read, with real ranks: its position is reported, and a later start skips it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where epochs may have control groups, and what these tell: on copies of real hosts' files, and by the kernel."""
+"""Where epochs may have control groups, and their counters: on copies of real hosts' files, and by the kernel."""
 
 from __future__ import annotations
 

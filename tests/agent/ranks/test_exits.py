@@ -52,14 +52,14 @@ def test_a_traceback_that_is_longer_than_the_end_is_read_whole(tmp_path: Path) -
 
 
 def test_a_printed_error_of_a_restore_is_about_the_state(tmp_path: Path) -> None:
-    """What was raised while the saved state was loaded is no error of the script, though the script printed it."""
+    """An error raised while the saved state was loaded is no error of the script, though the script printed it."""
     frame = '  File "/opt/holdfast/session/session.py", line 7, in restore'
     log = TRACE.replace("TypeError", f"{frame}\nTypeError")
     assert "unsupported operand" in exits.evidence(1, None, log, str(tmp_path))["unloadable"]
 
 
 def test_an_exception_that_points_above_stands_on_the_log() -> None:
-    """Of workers that printed their own; an exception that says something known stands for itself."""
+    """Of workers that printed their own; an exception with a known message counts by itself."""
     disk = "OSError: [Errno 5] Input/output error: '/data/x'\nstopping\n"
     error = {
         "error_type": "RuntimeError",
@@ -74,7 +74,7 @@ def test_an_exception_that_points_above_stands_on_the_log() -> None:
 
 
 def test_last_words_win_over_the_log() -> None:
-    """What the rank reported itself is exact."""
+    """The rank's own report is exact."""
     error = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
     found = exits.evidence(1, error, TRACE)
     assert (found["error_type"], found["user_frame"]) == ("IndexError", "train.py:3 in f")
@@ -95,7 +95,7 @@ def test_a_lost_peer_is_a_cascade(message: str) -> None:
 
 
 def test_an_abort_is_judged_by_its_log() -> None:
-    """The NCCL watchdog aborts the process: only the log says why."""
+    """The NCCL watchdog aborts the process: only the log has the reason."""
     log = "E Watchdog caught collective operation timeout: WorkNCCL\n"
     assert exits.evidence(-6, None, log)["cascade"]
     assert not exits.evidence(-11, None, log)["cascade"]
@@ -173,7 +173,7 @@ def test_what_was_tried_again_is_not_what_it_died_of() -> None:
 
 
 def test_a_logged_traceback_is_not_the_end_of_a_rank_that_was_killed() -> None:
-    """It lived on: the traceback of a handled error says nothing of SIGKILL."""
+    """It lived on: the traceback of a handled error does not explain SIGKILL."""
     log = f"{TRACE}RuntimeError: Connection closed by peer [10.0.0.1]:1\n"
     found = exits.evidence(-9, None, log)
     assert not found["cascade"]
@@ -186,7 +186,7 @@ def test_launchers_put_the_rank_before_each_line(prefix: str) -> None:
     assert exits.evidence(1, None, log)["error_type"] == "TypeError"
 
 
-def test_a_rank_that_reported_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
+def test_a_rank_that_reported_a_lost_peer_and_was_killed_afterwards_is_cascading() -> None:
     """It did not end by itself: the agent ended it."""
     error = {
         "at": 12.5,
@@ -215,7 +215,7 @@ def test_an_exception_is_what_it_says_whatever_the_log_has() -> None:
 
 
 def test_a_mistake_while_a_failed_disk_is_handled_is_not_why_the_rank_ended() -> None:
-    """What it handled is. What it says itself comes first."""
+    """It ended because of the error it was handling. Its own report comes first."""
     link = "During handling of the above exception, another exception occurred:"
     disk = "Traceback (most recent call last):\nOSError: [Errno 5] Input/output error"
     error = {
@@ -324,7 +324,7 @@ def test_of_a_process_that_ray_lost_the_log_says_why() -> None:
     assert "cause" not in exits.evidence(1, None, died)
 
 
-def test_a_kernel_that_gave_up_waiting_is_an_echo() -> None:
+def test_a_kernel_that_gave_up_waiting_is_a_cascading_failure() -> None:
     """It traps, which CUDA reports as a failed launch, of an abort and of an exception; one alone is the GPU's."""
     gave_up = (
         "DeepEP dispatch NVL receiver timeout, channel: 6, RDMA: 0, nvl: 0, src NVL: 5, head: 3, tail: 3\n"

@@ -61,7 +61,7 @@ def test_older_locks_and_those_on_shared_file_systems_stay(
 
 
 def test_a_shared_file_system_is_not_looked_at(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server may be away: whoever looks would wait for it. Where a link leads is found out with the first lock."""
+    """Its server may be away, and a look would block. The first lock shows where a link leads."""
 
     def stuck(*_: object) -> list[Path]:
         raise AssertionError("it was looked at")

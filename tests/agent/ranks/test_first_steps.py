@@ -1,4 +1,4 @@
-"""How an agent tells that the ranks of an epoch made their first step."""
+"""How an agent detects that the ranks of an epoch made their first step."""
 
 from __future__ import annotations
 

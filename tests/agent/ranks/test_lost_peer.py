@@ -18,7 +18,7 @@ PEER = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4
 
 
 class Model:
-    """What a training function holds."""
+    """State of a training function."""
 
 
 def plain() -> None:

@@ -1,4 +1,4 @@
-"""A script finds ``multiprocessing`` as under ``python SCRIPT``, whoever forked its process."""
+"""A script finds ``multiprocessing`` as under ``python SCRIPT``, however its process was forked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathlib import Path
 queue = multiprocessing.Queue()
 multiplied = multiprocessing.Process(target=lambda: queue.put(6 * 7), daemon=True)
 multiplied.start()
-told = {
+facts = {
     "product": queue.get(timeout=60),
     "default": multiprocessing.get_start_method(),
     "name": multiprocessing.current_process().name,
@@ -29,7 +29,7 @@ told = {
 }
 
 note = Path(sys.argv[1])
-note.with_suffix(".new").write_text(json.dumps(told))
+note.with_suffix(".new").write_text(json.dumps(facts))
 note.with_suffix(".new").rename(note)
 """
 
@@ -90,10 +90,10 @@ def train():
     pickle.dumps(Kept())
     print("trained", flush=True)
 
-def told(kind, error, trace):
+def print_error(kind, error, trace):
     print("hook", kind.__name__, trace.tb_frame.f_code.co_name, flush=True)
 
-sys.excepthook = told
+sys.excepthook = print_error
 atexit.register(print, "exit function", flush=True)
 ThreadPoolExecutor(1).submit(abs, -1)
 threading.Thread(target=train).start()
@@ -125,7 +125,7 @@ async def test_a_script_may_end_before_its_threads(agent: AgentProcess, start: s
     [
         ('raise KeyError("gone")', ["hook KeyError <module>", "exit function"]),
         (
-            'told = None\nsys.excepthook = lambda *_: told()\nraise KeyError("gone")',
+            'print_error = None\nsys.excepthook = lambda *_: print_error()\nraise KeyError("gone")',
             ["KeyError: 'gone'", "TypeError"],
         ),
     ],
@@ -148,7 +148,7 @@ async def test_the_scripts_hook_reports_its_exception(
 
 @pytest.mark.e2e
 async def test_a_script_says_why_it_exits(agent: AgentProcess) -> None:
-    """What it gives ``sys.exit`` is in the alert, and in its log as under ``python``."""
+    """The argument of ``sys.exit`` is in the alert, and in its log as under ``python``."""
     agent.script("says", 'import sys\nsys.exit("no data at /data")\n')
     async with agent.client as client:
         await client.start(agent.start("says", ranks=(0,), world_size=1))

@@ -1,4 +1,4 @@
-"""What a rank reports of a group of exceptions."""
+"""A rank's report of a group of exceptions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_libraries_in_the_jobs_folder_are_not_its_own(path: str, own: bool) -> N
 
 
 def test_code_that_is_run_where_libraries_lie_is_its_own() -> None:
-    """Only what is below the job's folder tells."""
+    """Only its place below the job's folder counts."""
     folder = "/opt/venv/lib/python3.11/site-packages/trainer"
     assert is_own(f"{folder}/train.py", folder)
 

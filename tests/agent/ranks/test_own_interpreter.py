@@ -23,10 +23,10 @@ from pathlib import Path
 import only_there
 
 note = Path(sys.argv[1])
-told = {"hash": hash("holdfast"), "warn": sys.warnoptions, "lib": only_there.NAME, "args": sys.argv[2:]}
+facts = {"hash": hash("holdfast"), "warn": sys.warnoptions, "lib": only_there.NAME, "args": sys.argv[2:]}
 if "RANK" in os.environ:
-    told |= {"left": [name for name in os.environ if "ORDER" in name], "pid": os.getpid(), "file": __file__}
-note.with_suffix(".new").write_text(json.dumps(told))
+    facts |= {"left": [name for name in os.environ if "ORDER" in name], "pid": os.getpid(), "file": __file__}
+note.with_suffix(".new").write_text(json.dumps(facts))
 note.with_suffix(".new").rename(note)
 {}["missing"]
 """

@@ -1,4 +1,4 @@
-"""What the fork server loads: nearly all that a first step imports of torch, and nothing that a fork would break."""
+"""The fork server loads nearly all that a first step imports of torch, and nothing that a fork would break."""
 
 from __future__ import annotations
 

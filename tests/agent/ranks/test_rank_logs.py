@@ -80,7 +80,7 @@ def test_ordinary_lines_are_not_reported(site: Site) -> None:
     assert site.look() == []
 
 
-def test_evidence_says_whether_it_is_an_echo(site: Site) -> None:
+def test_evidence_names_a_cascading_failure(site: Site) -> None:
     """A lost peer is one; groups of the expression come along."""
     site.write(0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST)")
     site.look()
@@ -98,7 +98,7 @@ def test_the_next_epoch_is_another_run(site: Site) -> None:
 
 
 def test_ranks_that_ended_and_replays_are_left_to_others(site: Site) -> None:
-    """An exit tells its own story."""
+    """The exit has its own report."""
     site.gone = {0}
     site.write(0, "CUDA out of memory")
     assert site.look() == []

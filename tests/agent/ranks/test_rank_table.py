@@ -120,7 +120,7 @@ async def test_steps_make_the_state(board: RankTable, say: Say) -> None:
 
 
 async def test_a_rank_that_never_spoke_reports_no_steps(board: RankTable, say: Say) -> None:
-    """It has no Session, as far as anybody knows."""
+    """As far as the agent knows, it has no Session."""
     assert not board.rows[5].state(7, None, 0.0, "S", exited=False).reports
     say("activity", rank=5, name="eval")
     assert board.rows[5].state(7, None, 0.0, "S", exited=False).reports
@@ -139,7 +139,7 @@ async def test_marks_follow_rank_0(tmp_path: Path, events: Events) -> None:
 
 
 async def test_other_ranks_leave_no_marks(board: RankTable, say: Say, events: Events) -> None:
-    """A thousand machines that tell of the same step at once are no news."""
+    """The same step from a thousand machines at once is no news."""
     say("step", 2, step=11, at=1.0, s=0.1)
     assert not board.marks
     assert not events.all
@@ -147,7 +147,7 @@ async def test_other_ranks_leave_no_marks(board: RankTable, say: Say, events: Ev
 
 
 async def test_phases_of_steps_become_means_and_the_newest_steps_in_full(board: RankTable, say: Say) -> None:
-    """Every rank tells a mean per phase; the lowest rank also its newest steps, until they were delivered."""
+    """Every rank reports a mean per phase; the lowest rank also its newest steps, until they were delivered."""
     for step in range(1, 21):
         for rank in (2, 5):
             phases = {"forward": 0.2, "backward": 0.4} | ({"eval": 5.0} if step == 20 else {})
@@ -208,7 +208,7 @@ async def test_other_epochs_and_rubbish_are_dropped(board: RankTable, say: Say, 
     ids=["infinite step", "65 bits", "endless time", "skipped -1", "infinite save", "nested"],
 )
 async def test_no_datagram_ends_the_reading(board: RankTable, events: Events, datagram: bytes) -> None:
-    """The agent reads on, whatever a rank says; the last words of the others are behind it."""
+    """The agent reads on after any datagram; the last words of other ranks come behind it."""
     sender = Sender(str(board.path))
     sender._socket.sendto(datagram, str(board.path))
     assert sender.send({"t": "step", "rank": 5, "epoch": 3, "step": 7, "at": 1.0, "s": 0.1})
@@ -254,7 +254,7 @@ async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, events: 
 
 
 async def test_phases_and_utilisation_are_in_the_state(board: RankTable, say: Say) -> None:
-    """Usual seconds of each phase, for whoever looks for stragglers."""
+    """Usual seconds of each phase, for the detection of stragglers."""
     for step in range(1, 30):
         say("step", step=step, at=1.0, s=0.3, phases={"forward": 0.1, "backward": 0.2}, mfu=0.4)
     state = board.rows[2].state(1, None, 0.0, "R", False)

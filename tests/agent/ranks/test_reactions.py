@@ -1,4 +1,4 @@
-"""What is reported of a rank that ended, and in which order."""
+"""Reports of a rank that ended, and their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = cast(Any, SimpleNamespace())
 
 
 def ended(status: int) -> list[str]:
-    """What the gateway is sent when a rank ends, in order; the machine's detectors report a kill."""
+    """Reports to the gateway when a rank ends, in order; the machine's detectors report a kill."""
     sent: list[str] = []
 
     def report(each: Report) -> None:

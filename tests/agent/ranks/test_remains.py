@@ -166,7 +166,7 @@ async def test_other_jobs_keep_what_they_started(agent: AgentProcess, tmp_path: 
             assert alive([bare]) == []
         assert alive(kept) == kept
         await client.fence(fence(agent, "other"))
-    # Without groups it could not be told whose the one without an environment was, until the machine was the other
+    # Without groups the owner of the one without an environment was unknown, until the machine was the other
     # job's alone.
     assert alive([*kept, bare]) == []
     assert groups_of(agent) == []
@@ -323,7 +323,7 @@ async def test_only_the_run_that_is_meant_ends(tmp_path: Path, run: str, alone: 
 
 
 async def test_another_machines_leftovers_stay(tmp_path: Path) -> None:
-    """Agents of one host are told apart by their machine's folder; this agent's own processes stay as well."""
+    """Agents of one host differ by their machine's folder; this agent's own processes stay as well."""
     here, there = tmp_path / "m1", tmp_path / "m11"
     agent = remains(here)
     with (

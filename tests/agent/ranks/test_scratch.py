@@ -29,7 +29,7 @@ async def test_what_an_epoch_and_an_agent_leave_in_temporary_folders_is_removed(
     """By the fence, by the agent's end, and by the next agent after SIGKILL; the host's own folder is not touched."""
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it where it compiles
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as shared:
-        theirs = Path(shared) / "of somebody else"
+        theirs = Path(shared) / "of another user"
         theirs.touch()
 
         def agent() -> AgentProcess:
@@ -54,7 +54,7 @@ async def test_what_an_epoch_and_an_agent_leave_in_temporary_folders_is_removed(
         assert not fenced.exists()
         killed = await start(first, 2)
         first.stop(signal.SIGKILL)
-        assert killed.exists(), "control: nobody was there to remove it"
+        assert killed.exists(), "control: no process was there to remove it"
         second = agent()
         assert not killed.exists()
         await start(second, 3)
@@ -75,7 +75,7 @@ def test_a_job_that_names_its_folder_has_its_own_in_there(tmp_path: Path) -> Non
 
 
 def test_a_process_that_was_an_agent_has_its_own_folder_again(tmp_path: Path) -> None:
-    """What it starts later must not look for a folder that is gone: a browser, for one, does not start then."""
+    """A process that it starts later, such as a browser, would fail without the folder."""
     before, known = tempfile.gettempdir(), dict(os.environ)
     with own(tmp_path / "links"):
         assert tempfile.gettempdir() == os.environ["TMPDIR"] != before

@@ -107,7 +107,7 @@ def test_the_shard_that_is_here_is_taken(machines: list[Machine], tmp_path: Path
 
 
 def test_of_two_copies_here_the_damaged_one_is_named(machines: list[Machine], tmp_path: Path) -> None:
-    """The one on the disk is whole, and nobody else is asked."""
+    """The one on the disk is whole, and no other machine is asked."""
     home = machines[0]
     flip(write_shard(home.memory.own("toy"), 0, 4))
     path = write_shard(home.memory.disk("toy"), 0, 4)
@@ -209,7 +209,7 @@ class Bucket:
 
 @pytest.mark.parametrize("harm", ["emptied", "same size", "gone", "all of it"])
 def test_a_broken_checkout_does_not_run(machines: list[Machine], tmp_path: Path, harm: str) -> None:
-    """A power cut left it so: the agent that starts then looks at every byte, and makes it anew from what it has."""
+    """A power cut left it so: the agent that starts then reads every byte, and makes it again from its copies."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print('A')")
     version, archive = versions.pack(tmp_path / "code")

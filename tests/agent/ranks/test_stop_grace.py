@@ -52,7 +52,7 @@ async def stopped(agent: AgentProcess, job: str, script: str, grace_s: float, *a
 async def test_a_script_that_handles_sigterm_may_finish(
     agent: AgentProcess, gateway: FakeGateway, tmp_path: Path
 ) -> None:
-    """It flushes what it has; that it ended is no alert; and nobody waits longer than it takes."""
+    """It flushes its data; its end is no alert; and the stop waits no longer than it takes."""
     begun = time.monotonic()
     assert await stopped(agent, "saves", SAVES, NEVER_S, str(tmp_path)) == [0, 1]
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"0": "flushed", "1": "flushed"}

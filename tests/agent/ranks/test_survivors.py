@@ -152,7 +152,7 @@ async def test_they_wait_no_longer_than_they_may(agent: AgentProcess) -> None:
     job = KeptJob(agent)
     pids = await job.start()
     await job.fence(0.5)
-    until(lambda: not any(map(lives, pids)), 120, "processes that nobody wanted to end")
+    until(lambda: not any(map(lives, pids)), 120, "processes that were to survive")
 
 
 async def test_a_second_fence_that_keeps_nothing_ends_them(agent: AgentProcess) -> None:

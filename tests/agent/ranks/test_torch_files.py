@@ -1,4 +1,4 @@
-"""Tensors that torch shares by name are gone with their epoch, and nobody else's are."""
+"""Tensors that torch shares by name are gone with their epoch; those of other processes stay."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_what_was_there_before_the_epoch_stays(tmp_path: Path) -> None:
 
 
 def test_another_users_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen as by somebody else."""
+    """The process runs as another user."""
     other = made(tmp_path, f"torch_{DEAD}_77_0")
     monkeypatch.setattr(os, "geteuid", lambda: other.stat().st_uid + 1)
     assert torch_files.remove([DEAD], 0.0, tmp_path) == []

@@ -1,4 +1,4 @@
-"""What the processes of a rank do before its first step and while one is late, by the kernel's own counts."""
+"""Work of a rank's processes before its first step and while one is late, by the kernel's own counts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def neighbour() -> Iterator[Neighbour]:
 
 @pytest.fixture
 def mute() -> Iterator[Witness]:
-    """A machine that takes connections and never says anything, as one out of reach looks."""
+    """A machine that takes connections and never answers, as one out of reach looks."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield Witness(name="m8", address=f"127.0.0.1:{listening.getsockname()[1]}")
 
@@ -83,7 +83,7 @@ class Clock:
 
 
 class Machine:
-    """One with ranks, whose gateway fell silent just now; ``back`` says whether it answers a last try.
+    """One with ranks, whose gateway fell silent just now; ``back``: it answers a last try.
 
     Between two looks at its ranks the time passes after which others are asked.
     """
@@ -275,7 +275,7 @@ def test_the_longest_silence_is_remembered_for_a_while() -> None:
 
 
 def test_an_outage_hides_no_delay() -> None:
-    """A host that slept, or a gateway that was away, says nothing about how late answers were before and are since."""
+    """A host that slept, or a gateway that was away, is no evidence about delays before and since."""
     clock = Clock()
     standing = Standing(clock)
     standing.answered(clock.now, Heard(lease_s=5.0, longest_delay_s=20.5))
@@ -288,7 +288,7 @@ def test_an_outage_hides_no_delay() -> None:
 
 
 def test_contact_without_a_gap() -> None:
-    """A gap makes it begin anew; the gateway's own question counts."""
+    """A gap starts the count again; the gateway's own question counts."""
     clock = Clock()
     standing = Standing(clock)
     for _ in range(10):
@@ -315,7 +315,7 @@ def test_contact_begins_with_each_leader() -> None:
 
 
 def test_only_the_gateway_is_the_gateway() -> None:
-    """A liveness probe of Kubernetes, or somebody without the secret, prolongs nothing."""
+    """A liveness probe of Kubernetes, or a client without the secret, prolongs nothing."""
     headers = {key.lower(): value for key, value in asked_by_gateway(SECRET).items()}
     assert is_gateway(headers, SECRET)
     assert (term_of(headers), term_of({"x-holdfast-term": "x"})) == (0, 0)

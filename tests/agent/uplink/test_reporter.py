@@ -85,7 +85,7 @@ async def test_events_keep_their_order_while_the_gateway_fails() -> None:
 
 
 async def test_registration_comes_first_and_is_repeated() -> None:
-    """Nothing is said before the gateway knows the machine."""
+    """Nothing is reported before the gateway knows the machine."""
     wire, reporter = make(lambda path, n: httpx.Response(502) if path == "register" and n < 3 else OK)
     reporter.report(report(0))
     task = run(reporter)
@@ -123,7 +123,7 @@ async def test_a_wrong_secret_ends_it_before_the_machine_is_known_only() -> None
 
 
 async def test_a_refused_event_does_not_block_the_next() -> None:
-    """What the gateway will never take is dropped."""
+    """An event that the gateway will never accept is dropped."""
     wire, reporter = make(lambda path, n: error(422, "SettingsError") if (path, n) == ("events", 1) else OK)
     reporter.report(report(0))
     reporter.report(report(1))
