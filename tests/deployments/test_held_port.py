@@ -69,14 +69,14 @@ def test_no_process_takes_a_port_that_rests() -> None:
 
 
 def test_a_port_in_use_cannot_be_held() -> None:
-    """The service says so itself, in its own words."""
+    """The service reports it itself, in its own words."""
     with socket.create_server((HOST, 0)) as taken, pytest.raises(OSError, match="in use"):
         HeldPort(HOST, taken.getsockname()[1])
 
 
 @pytest.mark.e2e
 async def test_a_service_gets_its_port_back(tmp_path: Path) -> None:
-    """Killed, it listens again in its next life; in between nobody else could."""
+    """Killed, it listens again in its next life; in between no other process could."""
     port = free_ports(1)
     log_dir(tmp_path).mkdir(parents=True)
     keeper = Keeper(Service("one", (sys.executable, "-c", SERVES), port=port, host=HOST), tmp_path)

@@ -1,4 +1,4 @@
-"""A real Prefect server tells a webhook on loopback of playbook runs that need a person."""
+"""A real Prefect server notifies a webhook on loopback of playbook runs that need a person."""
 
 from __future__ import annotations
 

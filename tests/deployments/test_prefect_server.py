@@ -75,7 +75,7 @@ def test_garbage_does_not_stop_the_event_loop(how: str, printed: tuple[str, ...]
 
 
 async def test_a_stream_without_a_first_word_is_ended() -> None:
-    """One that says something is heard on, for as long as it likes."""
+    """One that sends something is read on, for as long as it likes."""
     never: asyncio.Queue[Message] = asyncio.Queue()
     for words in ([], ["credentials"]):
         received: list[str] = []

@@ -1,4 +1,4 @@
-"""What an operator gives Prometheus and Alertmanager: their own tools take it, and it names only what there is."""
+"""An operator's files for Prometheus and Alertmanager: their own tools accept them, and every name in them exists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(program: str, *arguments: str | Path) -> str:
-    """What a tool of theirs says; it must agree."""
+    """Output of one of their tools, which must accept the file."""
     found = shutil.which(program)
     if found is None:
         pytest.skip(

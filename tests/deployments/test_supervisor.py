@@ -153,7 +153,7 @@ def test_services_of_a_killed_supervisor_end(start: Start, tmp_path: Path) -> No
 
 
 def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
-    """A pid used again belongs to somebody else."""
+    """A pid used again belongs to another process."""
     pidfile.write(tmp_path, "x", os.getpid())
     assert pidfile.running(tmp_path, "x") is not None
     file = pidfile.path(tmp_path, "x")
@@ -181,7 +181,7 @@ def test_taken_port_is_named_with_the_way_out(tmp_path: Path, offset: int, who: 
 
 
 def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
-    """An external Prefect server has its own; a gateway that somebody started here has ours already."""
+    """An external Prefect server has its own; a gateway that a person started here has ours already."""
     first = free_ports()
     with socket.create_server(("127.0.0.1", first + 1)):
         service_ports.check(Settings(home=tmp_path, port=first, prefect_api_url="http://elsewhere/api"))
@@ -190,7 +190,7 @@ def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
 
 
 def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
-    """Prefect, S3 and the gateway can be somebody else's."""
+    """Prefect, S3 and the gateway can be operated by others."""
     secret.create(tmp_path / "secret")
     secret.create_prefect_auth(Settings(home=tmp_path))
     names = [each.name for each in embedded(Settings(home=tmp_path))]
@@ -204,7 +204,7 @@ def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
 
 
 def test_secret_is_on_no_command_line(tmp_path: Path) -> None:
-    """Everybody on the host can read command lines."""
+    """Every user of the host can read command lines."""
     known = secret.create(tmp_path / "secret")
     secret.create_prefect_auth(Settings(home=tmp_path))
     password = secret.prefect_auth(Settings(home=tmp_path)).partition(":")[2]

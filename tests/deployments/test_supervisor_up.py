@@ -55,7 +55,7 @@ def serving(home: Path) -> dict[str, int | None]:
 
 @pytest.fixture
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a host of a company has: a proxy that cannot reach loopback, a Prefect of its own, a narrow umask."""
+    """A company's host: a proxy that cannot reach loopback, a Prefect of its own, a narrow umask."""
     own = tmp_path / "own prefect"
     own.mkdir()
     (own / "profiles.toml").write_text(
@@ -202,7 +202,7 @@ def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> 
             assert lines[-1], f"it ended: {lines}"
             return "status page" in lines[-1]
 
-        # On a busy host it waits for minutes itself, and says for what.
+        # On a busy host it waits for minutes itself, and reports for what.
         wait_for(lambda: f"all is up: {lines[-5:]}", up, 360)
         assert control.is_up(home)
         process.terminate()

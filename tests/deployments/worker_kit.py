@@ -112,12 +112,12 @@ class Api:
         return int(named.rpartition(":")[2])
 
     def cancel(self, run: str) -> None:
-        """What the UI's button does."""
+        """Cancel a run as the UI's button does."""
         body = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
         self.ask("POST", f"/flow_runs/{run}/set_state", body)
 
     def retry(self, run: str) -> None:
-        """What the UI's button does."""
+        """Retry a run as the UI's button does."""
         body = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": False}
         self.ask("POST", f"/flow_runs/{run}/set_state", body)
 
@@ -148,7 +148,7 @@ class Worker:
         return self.home / "run" / "worker.sock"
 
     def say(self, line: str) -> str:
-        """One line to its socket, one line back; empty when nobody listens."""
+        """Send one line to its socket; return its line, empty when no process listens."""
         try:
             with socket.socket(socket.AF_UNIX) as client:
                 client.settimeout(60)
@@ -159,7 +159,7 @@ class Worker:
             return ""
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself."""
+        """The worker's own status."""
         answer = self.say("status")
         return dict(json.loads(answer)) if answer else {"connected": False, "warm": 0, "running": 0}
 
@@ -168,7 +168,7 @@ class Worker:
         assert self.say(str(UUID(run))) == "ok"
 
     def log(self) -> str:
-        """What it has logged."""
+        """The worker's log."""
         return (self.home / "worker.log").read_text()
 
     def family(self) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""A heartbeat is answered whatever becomes of what it says: no fault of the control plane ends ranks."""
+"""A heartbeat is answered whatever becomes of its content: no fault of the control plane ends ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Away:
 
 
 def beat_of(kit: Kit, **mark: object) -> dict[str, object]:
-    """A heartbeat of rank 0's machine that tells of a step."""
+    """A heartbeat of rank 0's machine that reports a step."""
     at = kit.clock.now()
     marks = [{"step": 5, "at": at, "s": 0.5, "stall_s": 0.0} | mark]
     run = {"job": JOB, "epoch": 1, "ranks": [], "marks": marks, "saved_step": 4}
@@ -118,7 +118,7 @@ async def test_a_detector_that_fails_does_not_refuse_a_heartbeat(
 async def test_ranks_that_ended_while_the_ledger_was_away_end_the_job(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits is not lost."""
+    """Waiting reports are not lost."""
     job = await kit.running_job()
     away = Away(kit.ledger, monkeypatch)
     each = job.spec.world_size // len(job.machines)

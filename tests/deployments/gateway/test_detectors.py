@@ -83,7 +83,7 @@ async def test_a_job_that_becomes_lastingly_slow_is_reported_once(runner: Runner
 
 
 async def test_a_job_that_stays_slow_is_reported_again_after_an_hour(runner: Runner) -> None:
-    """What came of the first report may have been to wait; nothing else would bring it up again."""
+    """The first report may have led to a wait; nothing else would bring it up again."""
     await runner.steps(200, 1.0)
     await slow_down(runner, 2.0, minutes=8)
     assert len(seen(runner.kit, AlertKind.THROUGHPUT_DECLINE)) == 1
@@ -111,7 +111,7 @@ async def test_stalls_of_checkpoints_are_no_slowness(runner: Runner) -> None:
 
 
 async def test_utilisation_that_falls_is_reported(runner: Runner) -> None:
-    """Where the script tells it, whatever the step time."""
+    """Where the script reports it, whatever the step time."""
     runner.mfu = 0.4
     await runner.steps(200, 1.0)
     runner.mfu = 0.2
@@ -210,7 +210,7 @@ async def test_machines_that_came_back_do_not_accuse_the_switch(kit: Kit) -> Non
 
 
 async def test_a_clock_that_is_off_is_reported_once(kit: Kit) -> None:
-    """By the smallest difference: a late heartbeat alone says nothing."""
+    """By the smallest difference: a late heartbeat alone is no evidence."""
     await kit.running_job()
     for number in range(40):
         now = kit.clock.now()

@@ -27,7 +27,7 @@ SPEC = {"name": "new", "script": "train.py", "machines": 2, "ranks_per_machine":
 )
 @pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, f"Bearer {SECRET}x"])
 async def test_wrong_secret_is_401_and_counted(kit: Kit, path: str, kind: str, header: str | None) -> None:
-    """Whoever cannot prove the secret learns nothing, not even which paths there are."""
+    """A client that cannot prove the secret learns nothing, not even which paths there are."""
     headers = {"Authorization": header} if header else {"Authorization": ""}
     answer = await kit.http.post(path, headers=headers, json={})
     assert answer.status_code == 401
@@ -185,7 +185,7 @@ async def test_malformed_job_names_the_field(kit: Kit) -> None:
 
 
 async def test_pause_and_resume_hold_and_let_go(kit: Kit) -> None:
-    """Ranks that live are held and let go; nothing is started anew."""
+    """Ranks that live are held and let go; none is started again."""
     await kit.running_job()
     await kit.beat("m0", [rank(0, 1, kit.clock.now())])
     assert (await kit.post(f"/v1/jobs/{JOB}/pause"))["state"] == "paused"
@@ -212,7 +212,7 @@ async def test_job_under_recovery_is_not_paused(kit: Kit) -> None:
 
 
 async def test_stopping_a_job_dismisses_its_incidents(kit: Kit) -> None:
-    """Nobody recovers a job that was stopped."""
+    """A job that was stopped is not recovered."""
     await kit.running_job()
     await kit.crash()
     await kit.post(f"/v1/jobs/{JOB}/stop")
@@ -272,7 +272,7 @@ async def test_eviction_of_a_machine_of_a_failed_job_needs_no_playbook(kit: Kit)
 
 
 async def test_eviction_and_release_of_a_standby(kit: Kit) -> None:
-    """No incident; released, it is provisioned anew. Twice is refused."""
+    """No incident; released, it is provisioned again. Twice is refused."""
     await kit.running_job()
     await kit.post("/v1/machines/m2/evict", {"reason": "test"})
     assert kit.ledger.machine("m2").state is MachineState.CORDONED
@@ -309,7 +309,7 @@ async def test_what_a_release_that_failed_had_started_can_be_released(
 async def test_what_registered_since_and_was_evicted_again_is_not_released(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is out for a fault of its own, of which whoever asked does not know."""
+    """It is out for a fault of its own, unknown to the person who asked."""
     await kit.running_job()
     await kit.post("/v1/machines/m2/evict", {"reason": "test"})
     former, asked = kit.ledger.machine("m2").incarnation, list[str]()
@@ -326,7 +326,7 @@ async def test_what_registered_since_and_was_evicted_again_is_not_released(
 
 
 async def test_status_shows_jobs_ranks_machines_and_incidents(kit: Kit) -> None:
-    """What `holdfast status --json` promises."""
+    """The fields that `holdfast status --json` promises."""
     await kit.running_job()
     await kit.beat("m0", [rank(0, 7, kit.clock.now())], marks={7: kit.clock.now()})
     await kit.crash(rank=1)

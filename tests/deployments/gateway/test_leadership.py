@@ -80,7 +80,7 @@ async def test_the_second_stands_by_and_takes_over(pair: Pair) -> None:
         assert (await pair.get(0, "/metrics")).status_code == 200
         # Nothing that would page people: Prefect and the machines are the leader's.
         assert "holdfast_prefect_up NaN" in (await pair.get(0, "/metrics")).text
-    # It resigned at its end, so that nobody waits.
+    # It resigned at its end, so that no gateway waits.
     taken = pair.ledgers[0].lead("g0", "")
     assert taken.holder == "g0"
 
@@ -123,7 +123,7 @@ class Idle:
 
 
 class Candidates:
-    """Two gateways, each with a monotonic clock of its own; they look when they are told to."""
+    """Two gateways, each with a monotonic clock of its own; they look when a test calls."""
 
     def __init__(self, kit: Kit) -> None:
         self.now = [1000.0, 5.0]
@@ -230,7 +230,7 @@ async def test_a_gateway_acts_while_it_takes_up_what_was_going_on(
 async def test_a_leader_that_does_not_reach_the_ledger_acts_no_more(
     candidates: Candidates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anybody can take its place; once the ledger answers it goes on."""
+    """Before another can take its place; once the ledger answers it goes on."""
     await candidates.look(0, 1)
     lead = candidates.ledgers[0].lead
 
@@ -276,7 +276,7 @@ def unsure() -> None:
 async def test_a_run_on_another_host_lives_as_long_as_it_renews_its_lease(
     kit: Kit, renewed: bool, attempts: int
 ) -> None:
-    """Its process cannot be seen from here: the lease says whether it is there."""
+    """Its process cannot be seen from here: the lease shows whether it is there."""
     await kit.running_job()
     await kit.crash()
     kit.runs.set(f"{JOB}-1#1", RunPhase.RUNNING)

@@ -198,7 +198,7 @@ async def test_no_machine_is_its_own_witness(kit: Kit, machines: int) -> None:
 async def test_a_machine_that_stays_dead_is_logged_once_an_hour(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A round of the detector comes twice a second; the log tells what changed."""
+    """A round of the detector comes twice a second; the log has the changes only."""
     await kit.running_job()
     kit.ledger.set_job(JOB, state=JobState.FAILED)
     await kit.gateway.site.refresh()

@@ -1,4 +1,4 @@
-"""An alert storm: one root among thousands of echoes, repetitions and mistakes; memory stays flat."""
+"""An alert storm: one root among thousands of cascading failures, repetitions and mistakes; memory stays flat."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PER_S = 300
 SECONDS = 4
 MACHINES, RANKS = 16, 8
 ROOT_AT = 100
-"""Within the time that echoes wait for their root."""
+"""Within the time that cascading failures wait for their root."""
 GROWTH_BYTES = 512 << 10
 """A gateway that kept every alert of the second half would grow by more than twice as much."""
 
 
 def storm(number: int, now: float) -> dict[str, Any]:
-    """The alert of this number: most are echoes, many come again, some must be refused."""
+    """The alert of this number: most are cascading failures, many come again, some must be refused."""
     rank = number % (MACHINES * RANKS)
     machine = f"m{rank // RANKS}"
     padding = "x" * 1500

@@ -19,7 +19,7 @@ OTHER = "bert"
 
 
 async def test_heartbeats_are_answered_and_steps_go_on_while_sure_signs_pour_in(kit: Kit) -> None:
-    """One incident, one run, nobody evicted; another job's steps count, and no heartbeat waits for the last alert."""
+    """One incident, one run, no eviction; another job's steps count, and no heartbeat waits for the last alert."""
     for number in range(MACHINES + 2):
         await kit.register(f"m{number}")
     jobs = {JOB: MACHINES, OTHER: 2}
@@ -69,7 +69,7 @@ async def _beat(kit: Kit, machine: str, hit: bool) -> httpx.Response:
 
 
 async def test_the_breaker_holds_all_of_them(tmp_path: Path) -> None:
-    """Nobody goes, and the incident says why; the job is started on the machines that it has when it is tried again."""
+    """No machine is evicted, and the incident states why; the next attempt starts on the machines that the job has."""
     signals = [{"kind": "xid", "machine": f"m{number}", "evidence": {"xid": 79}} for number in range(100)]
     storm = {
         "name": "a-storm-of-sure-signs",

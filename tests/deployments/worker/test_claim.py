@@ -65,7 +65,7 @@ def test_a_run_that_is_over_is_put_back(early: timedelta) -> None:
 
 @pytest.mark.parametrize("before", [[], _ran()], ids=["new", "retried"])
 def test_a_scheduled_run_is_ours(before: list[State[Any]]) -> None:
-    """Also one that ended before, and that somebody scheduled again."""
+    """Also one that ended before and was scheduled again by a person."""
     server = Server([*before, Scheduled()])
     claimed = asyncio.run(states.claim(server, RUN))  # type: ignore[arg-type]
     assert claimed.state_name == "Pending"

@@ -70,6 +70,6 @@ def test_malformed_file_is_refused_with_the_place(tmp_path: Path, text: str, wor
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
-    """An incomplete installation says what to do."""
+    """The message about an incomplete installation has the remedy."""
     with pytest.raises(SettingsError, match="Reinstall"):
         manifest.read(tmp_path / "prefect.yaml")

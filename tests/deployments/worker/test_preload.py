@@ -1,4 +1,4 @@
-"""What the fork server loads is all that a run needs for its first commands."""
+"""The fork server loads all that a run needs for its first commands."""
 
 from __future__ import annotations
 

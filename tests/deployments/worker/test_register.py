@@ -84,7 +84,7 @@ def test_schedules_that_people_paused_added_or_deleted_stay_so(api: Api, setting
     api.ask("POST", f"/deployments/{scale['id']}/schedules", [evening])
     run_register(settings)
     after = deployments(api)
-    assert after["inspect-standbys"]["schedules"] == []  # somebody deleted it
+    assert after["inspect-standbys"]["schedules"] == []  # a person deleted it
     (nightly,) = after["resize-standby-pool"]["schedules"]
     assert (nightly["schedule"]["cron"], nightly["active"]) == ("0 3 * * *", False)
     (added,) = after["scale-job"]["schedules"]

@@ -94,7 +94,7 @@ def test_run_that_was_not_announced_is_found_by_the_poll(api: Api, shared: Worke
 def test_run_poked_many_times_at_two_workers_runs_once(
     api: Api, shared: Worker, second: Worker, tmp_path: Path
 ) -> None:
-    """The server grants the claim once, whoever asks."""
+    """The server grants the claim once, to whichever worker asks first."""
     deployment = api.deploy("shared", "sample-quick", f"{FLOWS}:quick")
     runs = [api.create_run(deployment, path=str(tmp_path / f"out{number}")) for number in range(5)]
     for run in runs:
@@ -208,7 +208,7 @@ def test_stopped_process_of_a_cancelled_run_is_killed(api: Api, second: Worker, 
 
 
 def test_killed_run_process_is_reported_crashed(api: Api, second: Worker, tmp_path: Path) -> None:
-    """SIGKILL of the process: the worker says Crashed, and why."""
+    """SIGKILL of the process: the worker reports Crashed, and why."""
     run, pid = begun(api, second, tmp_path, "second")
     os.kill(pid, signal.SIGKILL)
     wait_for("Crashed", lambda: api.state(run) == "Crashed")
@@ -242,7 +242,7 @@ def test_run_that_died_with_its_worker_is_reported_by_the_next(api: Api, own: Wo
     """Else it stays Running for ever, and holds a slot of its deployment's concurrency limit."""
     run, pid = begun(api, own, tmp_path)
     wait_for("its label", lambda: "prefect.worker.name" in api.ask("GET", f"/flow_runs/{run}")["labels"])
-    os.kill(own.process.pid, signal.SIGSTOP)  # so that it cannot tell
+    os.kill(own.process.pid, signal.SIGSTOP)  # so that it cannot report
     os.kill(pid, signal.SIGKILL)
     own.process.kill()
     own.process.wait()

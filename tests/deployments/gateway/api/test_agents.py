@@ -15,7 +15,7 @@ from holdfast.testing.gateway_kit import JOB, Kit, rank, start_epoch
 
 
 async def test_first_registration_makes_a_standby(kit: Kit) -> None:
-    """A machine that says its first word is a standby."""
+    """A machine that registers for the first time is a standby."""
     await kit.register("m0")
     assert kit.ledger.machine("m0").state is MachineState.STANDBY
     assert (await kit.beat("m0"))["ok"]
@@ -61,7 +61,7 @@ async def test_heartbeat_of_an_old_incarnation_is_stale(kit: Kit) -> None:
 
 
 async def test_heartbeat_of_an_evicted_machine_is_stale(kit: Kit) -> None:
-    """An evicted machine that still lives is told to end, as soon as the ledger says so."""
+    """An evicted machine that still lives is ordered to end, as soon as the ledger has the eviction."""
     await kit.register("m0")
     kit.ledger.set_machine("m0", state=MachineState.CORDONED, cordon_reason="bad")
     await kit.gateway.site.refresh()
@@ -69,7 +69,7 @@ async def test_heartbeat_of_an_evicted_machine_is_stale(kit: Kit) -> None:
 
 
 async def test_released_machine_is_not_ordered_to_end(kit: Kit) -> None:
-    """Before an agent is told to end the ledger is asked, not a view of half a second ago."""
+    """Before an agent is ordered to end the ledger is asked, not a view of half a second ago."""
     await kit.register("m0")
     kit.ledger.set_machine("m0", state=MachineState.CORDONED)
     await kit.gateway.site.refresh()
@@ -106,7 +106,7 @@ async def test_steps_of_rank_0_become_progress(kit: Kit) -> None:
 
 
 async def test_clocks_of_machines_are_not_trusted(kit: Kit) -> None:
-    """When a report arrived counts; a machine's own times tell ages only, within the time between reports."""
+    """The time of arrival counts; a machine's own times give only ages, within the time between reports."""
     await kit.running_job()
     kit.clock.advance(10)
     await kit.beat("m0", marks={1: 9e9, 2: 9e9 + 1})
@@ -130,7 +130,7 @@ async def test_clocks_of_machines_are_not_trusted(kit: Kit) -> None:
 
 
 async def test_the_last_word_of_a_gateway_that_was_away_has_its_age(kit: Kit) -> None:
-    """An event that waited for the gateway says how old it is."""
+    """An event that waited for the gateway carries its age."""
     await kit.running_job()
     kit.clock.advance(60)
     body = {"machine": "m0", "incarnation": "i1", "job": JOB, "epoch": 1, "at": 540.0}
@@ -295,7 +295,7 @@ async def test_a_question_ends_with_its_job_also_when_the_gateway_dies_in_betwee
 
 
 async def test_what_a_stop_left_behind_is_freed_later(kit: Kit) -> None:
-    """Whoever stopped the job may have died in the middle of it; a job that failed keeps its machines for a person."""
+    """The process that stopped the job may have died on the way; a failed job keeps its machines for a person."""
     await kit.running_job()
     for state, freed in ((JobState.FAILED, 0), (JobState.STOPPED, 2)):
         kit.ledger.set_job(JOB, state=state, done_at=kit.clock.now())
@@ -334,7 +334,7 @@ async def test_report_of_an_old_incarnation_is_stale(kit: Kit) -> None:
 
 
 async def test_checkpoints_are_recorded(kit: Kit) -> None:
-    """An agent tells of manifests that it wrote."""
+    """An agent reports manifests that it wrote."""
     await kit.running_job()
     checkpoint = {"job": JOB, "step": 20, "epoch": 1, "world_size": 4, "key": "k"}
     body = {"machine": "m0", "incarnation": "i1", "checkpoints": [checkpoint]}

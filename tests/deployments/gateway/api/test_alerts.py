@@ -115,7 +115,7 @@ async def test_an_alert_whose_incident_is_closed_just_then_is_looked_at_by_itsel
 async def test_alerts_that_settle_outlive_a_ledger_that_is_away(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was decided about them could not be written: they are decided about again."""
+    """The decision could not be written: the alerts are decided again."""
     await kit.running_job()
     await kit.crash(cascade=True)
     assert kit.gateway.correlator.settles
@@ -172,7 +172,7 @@ async def test_job_that_waits_for_a_human_opens_nothing(kit: Kit) -> None:
     assert (await kit.crash(rank=1))["outcome"] == "ignored"
 
 
-async def test_echoes_wait_for_their_root(kit: Kit) -> None:
+async def test_cascading_failures_wait_for_their_root(kit: Kit) -> None:
     """Ranks that only lost a peer are held back; the root's report decides."""
     await kit.running_job()
     assert (await kit.crash(rank=0, cascade=True))["outcome"] == "settling"
@@ -183,7 +183,7 @@ async def test_echoes_wait_for_their_root(kit: Kit) -> None:
     assert (incident.machine, incident.rank, len(incident.alerts)) == ("m1", 3, 2)
 
 
-async def test_echoes_without_a_root_become_a_crash_when_time_is_up(kit: Kit) -> None:
+async def test_cascading_failures_without_a_root_become_a_crash_when_time_is_up(kit: Kit) -> None:
     """No root came within the settle window: a crash without a culprit."""
     await kit.running_job()
     await kit.crash(rank=0, cascade=True)
@@ -198,8 +198,8 @@ async def test_echoes_without_a_root_become_a_crash_when_time_is_up(kit: Kit) ->
     assert kit.runs.created == [f"{JOB}-1#1"]
 
 
-async def test_after_a_takeover_late_echoes_wait_for_their_late_root(kit: Kit) -> None:
-    """What ranks told while nobody listened arrives in any order."""
+async def test_after_a_takeover_late_cascading_failures_wait_for_their_late_root(kit: Kit) -> None:
+    """Reports that ranks made while no gateway led arrive in any order."""
     await kit.running_job()
     died_at = kit.clock.now()
     kit.clock.advance(8.0)
@@ -212,7 +212,7 @@ async def test_after_a_takeover_late_echoes_wait_for_their_late_root(kit: Kit) -
     assert kit.incidents()[0].rank == 3
 
 
-async def test_echoes_make_the_gateway_look_for_a_dead_machine(kit: Kit) -> None:
+async def test_cascading_failures_make_the_gateway_look_for_a_dead_machine(kit: Kit) -> None:
     """Peers lost a connection: all agents are probed at once, and the dead one is the fault."""
     await kit.running_job()
     kit.prober.dead = {"m1"}
@@ -269,7 +269,7 @@ async def test_bad_standby_leaves_the_pool_without_an_incident(kit: Kit) -> None
     await kit.beat("m2", status=409)
 
 
-async def test_a_standby_that_began_anew_or_serves_a_job_by_now_stays(kit: Kit) -> None:
+async def test_a_standby_that_restarted_or_serves_a_job_by_now_stays(kit: Kit) -> None:
     """Between the look at it and the act it registered again, or a job took it."""
     await kit.running_job(standbys=2)
     spares = Spares(kit.gateway.site)
@@ -330,8 +330,8 @@ async def test_storm_keeps_memory_and_ledger_bounded(kit: Kit) -> None:
     assert not kit.gateway.correlator.settles
 
 
-async def test_storm_of_echoes_keeps_room_for_the_root(kit: Kit) -> None:
-    """The root is found although more echoes than anybody keeps came before it."""
+async def test_storm_of_cascading_failures_keeps_room_for_the_root(kit: Kit) -> None:
+    """The root cause is found behind more cascading failures than an incident keeps."""
     await kit.running_job(machines=4, ranks=2)
     for number in range(600):
         await kit.gateway.correlator.accept_all([_signal(kit, f"fp-{number}", cascade=True)])
@@ -356,8 +356,8 @@ def _signal(kit: Kit, fingerprint: str, *, cascade: bool) -> Alert:
 
 
 @pytest.mark.parametrize("skew_s", [-600.0, 600.0])
-async def test_a_clock_that_is_off_does_not_put_a_crash_of_echoes_off(kit: Kit, skew_s: float) -> None:
-    """What is waited for counts from when it was heard: a root that follows is still taken, and no later."""
+async def test_a_wrong_clock_does_not_delay_a_crash_of_cascading_failures(kit: Kit, skew_s: float) -> None:
+    """The settle window counts from the arrival: a root cause within it still counts, and none after it."""
     await kit.running_job()
     at = kit.clock.now() + skew_s
     echo = {"rank": 0, "machine": "m0", "incarnation": "i1", "epoch": 1, "evidence": {"cascade": True}}

@@ -1,4 +1,4 @@
-"""What people do is in the audit as it ended, also when the ledger fails between the act and its note."""
+"""The audit has the outcome of what people do, also when the ledger fails between the act and its note."""
 
 from __future__ import annotations
 

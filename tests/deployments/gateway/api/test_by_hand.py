@@ -1,4 +1,4 @@
-"""What a person says about an act by hand."""
+"""The reason that a person gives for an act by hand."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 
 
-async def test_agent_that_began_anew_lost_its_ranks(kit: Kit) -> None:
+async def test_agent_that_restarted_lost_its_ranks(kit: Kit) -> None:
     """A new incarnation of an active machine is a crash of the job on that machine."""
     await kit.running_job()
     await kit.register("m1", "i2")
@@ -35,7 +35,7 @@ async def without_ranks(kit: Kit, seconds: float, *, silent: bool = False) -> No
 
 
 async def test_a_job_whose_only_machine_has_no_ranks_is_recovered(kit: Kit) -> None:
-    """Its agent came back while the gateway was killed: no event tells of it, and there is no peer to fall."""
+    """Its agent came back while the gateway was killed: no event reports it, and there is no peer to fall."""
     await kit.running_job(machines=1)
     limit_s = LACKS_S + 3 * kit.settings.heartbeat_s
     await without_ranks(kit, limit_s - 2.0)

@@ -16,7 +16,7 @@ def test_numbers_that_json_has_not_become_text() -> None:
 
 
 async def test_stale_epoch_is_refused(kit: Kit) -> None:
-    """What an earlier epoch did is over."""
+    """Events of an earlier epoch are over."""
     await kit.running_job()
     start_epoch(kit.ledger, JOB)
     answer = await kit.crash(epoch=1, status=409)
@@ -25,13 +25,13 @@ async def test_stale_epoch_is_refused(kit: Kit) -> None:
 
 
 async def test_epoch_that_has_not_begun_is_refused(kit: Kit) -> None:
-    """A report from the future is a mistake of somebody."""
+    """A report from the future is a sender's mistake."""
     await kit.running_job()
     assert (await kit.crash(epoch=7, status=409))["error"] == "StaleError"
 
 
 async def test_stale_incarnation_is_refused(kit: Kit) -> None:
-    """What an earlier life of a machine did is over."""
+    """Events of an earlier incarnation of a machine are over."""
     await kit.running_job()
     answer = await kit.alert(409, kind="xid", machine="m0", incarnation="old", evidence={"xid": 79})
     assert answer["error"] == "StaleError"
@@ -39,7 +39,7 @@ async def test_stale_incarnation_is_refused(kit: Kit) -> None:
 
 
 async def test_resolved_alert_never_acts(kit: Kit) -> None:
-    """A resolved alert is refused, whatever it says."""
+    """A resolved alert is refused, whatever its fields are."""
     await kit.running_job()
     answer = await kit.alert(409, kind="xid", machine="m0", firing=False, evidence={"xid": 79})
     assert answer["error"] == "NotFiringError"

@@ -35,7 +35,7 @@ async def test_a_machine_in_another_spelling_is_logged_once(
 
 
 async def test_an_unknown_kind_is_logged_and_counted(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    """Under one label, whatever the rule says."""
+    """Under one label, whatever kind the rule names."""
     await kit.running_job()
     assert (await send(kit, kind="disk_will_fill", machine="m0"))["outcome"] == "refused"
     assert any("not a kind that Holdfast knows" in each for each in caplog.messages)
@@ -50,7 +50,7 @@ async def test_the_answer_to_a_rule_without_machine_names_the_missing_label(kit:
 
 
 async def test_a_resolved_alert_is_not_logged(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    """The control: it never acts, and nobody has to do anything about it."""
+    """The control: it never acts, and needs no one's attention."""
     await kit.running_job()
     assert (await send(kit, "resolved", machine="m0"))["outcome"] == "refused"
     assert not [each for each in caplog.messages if "BoardDead" in each]

@@ -11,7 +11,7 @@ from holdfast.testing.gateway_kit import JOB, Kit
 
 
 async def test_a_dead_machine_is_named_with_the_way_out(kit: Kit) -> None:
-    """Its address alone tells a person neither which machine it is nor what to do."""
+    """Its address alone shows a person neither the machine nor the remedy."""
     await kit.running_job()
     kit.ledger.set_job(JOB, state=JobState.FAILED)
     address = kit.ledger.machine("m1").address
@@ -28,7 +28,7 @@ async def test_a_dead_machine_is_named_with_the_way_out(kit: Kit) -> None:
 
 
 async def test_what_a_resume_ended_is_no_longer_in_the_summary(kit: Kit) -> None:
-    """The incident said until now that the job stands still, and what it needs."""
+    """Until then the incident states that the job stands still, and why."""
     await kit.running_job()
     await kit.crash()
     (incident,) = kit.incidents()

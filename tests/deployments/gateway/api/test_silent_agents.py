@@ -73,7 +73,7 @@ async def test_gateway_that_stood_still_blames_no_machine(kit: Kit) -> None:
 
 
 async def test_stopped_rank_is_a_hang(kit: Kit) -> None:
-    """No step, and one process in state T while the others idle: the vote says hang, and who."""
+    """No step, and one process in state T while the others idle: the vote is for a hang, and names the rank."""
     await kit.running_job()
     await _trained(kit)
     for _ in range(60):

@@ -74,7 +74,7 @@ async def test_alertmanager_refusals_are_answered_one_by_one(kit: Kit) -> None:
 
 
 async def test_alertmanager_mixed_and_truncated_groups(kit: Kit) -> None:
-    """Resolved alerts beside firing ones, in a group that was cut: the firing one acts, the rest is told."""
+    """Resolved alerts beside firing ones, in a group that was cut: the firing one acts, the rest is reported."""
     await kit.running_job()
     body = _webhook(
         _xid(kit, machine="m0", status="resolved", fingerprint="old"), _xid(kit), _xid(kit, fingerprint="abc")

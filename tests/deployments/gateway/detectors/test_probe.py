@@ -39,7 +39,7 @@ async def test_agent_that_answers_lives() -> None:
     ],
 )
 async def test_failure_is_confirmed(answer: httpx.Response | Exception, sure: bool) -> None:
-    """A refused connection, silence and somebody else's answer are each asked for twice."""
+    """A refused connection, silence and another server's answer are each asked for twice."""
     asked: list[str] = []
     probe = await _prober(answer, asked).probe(MACHINE)
     assert (probe.alive, probe.sure, len(asked)) == (False, sure, 2)

@@ -1,4 +1,4 @@
-"""What agents tell of their ranks' saves, put together and judged: one incident, with machine and last good step."""
+"""Agents' reports of their ranks' saves, put together and judged: one incident, with machine and last good step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANKS = {"m0": (0, 1), "m1": (2, 3)}
 
 
 class Job:
-    """Four ranks on two machines; what they hold is told through the door that agents use."""
+    """Four ranks on two machines; their digests are reported through the endpoint that agents use."""
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -87,7 +87,7 @@ async def test_no_machine_is_named_where_none_is_known(kit: Kit) -> None:
 
 
 async def test_a_machine_speaks_of_its_own_ranks_and_of_this_epoch(kit: Kit) -> None:
-    """What it says of others, or of another epoch, is left out."""
+    """Its reports of other machines' ranks, or of another epoch, are left out."""
     job = await running(kit)
     for step in (1, 2, 4, 8):
         await job.save(step)
@@ -113,7 +113,7 @@ async def test_a_step_at_which_the_odd_rank_did_not_report_is_not_good_for_it(ki
 
 
 async def test_a_machine_that_does_not_report_keeps_no_other_from_being_compared(kit: Kit) -> None:
-    """Its ranks are left out once newer steps are told."""
+    """Its ranks are left out once newer steps are reported."""
     job = await running(kit)
     for step in (1, 2, 4, 8, 16, 32, 64):
         await job.save(step, machines=("m0",))

@@ -18,7 +18,7 @@ from holdfast.testing.gateway_kit import JOB, Kit
 
 
 class FakeStacks:
-    """What the agents answer."""
+    """Scripted answers of the agents."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -73,7 +73,7 @@ async def test_stacks_are_digested_machine_by_machine(kit: Kit, monkeypatch: pyt
 
 
 def test_a_rank_is_unchanged_after_enough_equal_samples() -> None:
-    """One change begins anew."""
+    """One change starts the count again."""
     history = StackHistory(1)
     for sample in ({0: "a", 1: "a"}, {0: "a", 1: "b"}, {0: "a", 1: "b"}):
         history.add(sample)

@@ -37,7 +37,7 @@ async def lowered(kit: Kit) -> Machine:
 
 
 async def test_a_longer_lease_is_on_record_before_it_is_granted(job: Kit) -> None:
-    """Whoever evicts the machine waits that long; its neighbours keep the usual one."""
+    """An eviction of the machine waits that long; its neighbours keep the usual one."""
     assert await beat(job, LATE_S) == USUAL_S
     assert job.ledger.machine("m1").lease_s == LONG_S
     assert await beat(job, LATE_S) == LONG_S
@@ -65,7 +65,7 @@ async def test_it_is_shortened_before_its_record_is(job: Kit) -> None:
 
 
 async def test_a_record_that_was_lowered_holds_at_once(job: Kit) -> None:
-    """The view in memory may be older than it: nothing longer is granted before it is recorded anew."""
+    """The view in memory may be older than it: nothing longer is granted before it is recorded again."""
     before = await lowered(job)
     job.gateway.site.fleet.machines["m1"] = before
     assert await beat(job, LATE_S) == USUAL_S
@@ -105,7 +105,7 @@ async def test_a_machine_that_leaves_is_granted_nothing_longer(job: Kit) -> None
 
 
 async def test_a_machine_with_a_long_lease_is_given_up_when_that_is_over(job: Kit) -> None:
-    """Until then its ranks may run, and a job that starts anew elsewhere would run twice."""
+    """Until then its ranks may run, and a job that starts again elsewhere would run twice."""
     silent = job.gateway.silent
     await beat(job, LATE_S)
     job.prober.slow.add("m1")

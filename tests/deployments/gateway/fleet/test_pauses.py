@@ -1,4 +1,4 @@
-"""What the gateway remembers of a job's pauses and starts."""
+"""The gateway's record of a job's pauses and starts."""
 
 from __future__ import annotations
 

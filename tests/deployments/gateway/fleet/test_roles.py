@@ -66,12 +66,12 @@ class Machines:
         )
 
     def on(self, name: str) -> list[tuple[str, int, int]]:
-        """What a machine is to run: role, index and generation."""
+        """A machine's orders: role, index and generation."""
         jobs = self.plans.get(name, RolePlan()).jobs
         return [(each.role, each.index, each.generation) for job in jobs for each in job.replicas]
 
     def members(self, name: str) -> dict[tuple[str, int], str]:
-        """Whom a machine knows."""
+        """Addresses of replicas that a machine knows."""
         return {(m.role, m.index): m.address for job in self.plans[name].jobs for m in job.members}
 
 
@@ -449,7 +449,7 @@ async def test_a_job_without_room_for_its_roles_is_refused(kit: Kit) -> None:
 
 
 async def test_the_time_that_replicas_ran_is_counted_of_the_time_that_they_were_wanted(kit: Kit) -> None:
-    """Also by the next gateway that leads; not by a job that is submitted anew under the name."""
+    """Also by the next gateway that leads; not by a job that is submitted again under the name."""
     machines = await with_roles(kit, rollout=ROLLOUT)
     times = kit.gateway.roles.times
 
@@ -472,7 +472,7 @@ async def test_the_time_that_replicas_ran_is_counted_of_the_time_that_they_were_
         f'holdfast_role_share{{job="{JOB}",role="rollout"}} 0.75'
         in kit.gateway.site.metrics.render().decode()
     )
-    kit.clock.advance(1_000.0)  # seen by nobody
+    kit.clock.advance(1_000.0)  # no gateway counts it
     await times.tick()
     await kit.gateway.roles.resume()
     await machines.beat("m0", "m1")

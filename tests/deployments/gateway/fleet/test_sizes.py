@@ -119,7 +119,7 @@ async def test_a_job_at_zero_keeps_no_machine(kit: Kit) -> None:
 
 
 async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
-    """What a smaller size has no use for, or an attempt claimed and was killed. Not while an incident is worked on."""
+    """Those that a smaller size leaves over, or that a killed attempt claimed. Not while an incident is open."""
     await elastic(kit, machines=3, want=2, standbys=0)
     job = kit.ledger.job(JOB)
     kit.ledger.set_job(JOB, machines=job.machines[:2], spec=job.spec.resized(2))

@@ -37,7 +37,7 @@ async def test_it_is_named_where_the_others_lost_it(kit: Kit, *, beats: bool) ->
 
 
 async def test_one_of_an_earlier_epoch_is_not(kit: Kit) -> None:
-    """It says nothing about this one."""
+    """It is no evidence about this one."""
     await kit.running_job()
     await _ends(kit, "m0", 1, epoch=7)
     assert (

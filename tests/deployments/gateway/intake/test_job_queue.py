@@ -31,7 +31,7 @@ def echo(kit: Kit, number: int) -> Alert:
 
 
 def root(kit: Kit) -> Alert:
-    """What it all came from."""
+    """The root cause."""
     return Alert(
         kind=AlertKind.GPU_LOST, job=JOB, machine="m1", incarnation="i1", at=kit.clock.now(), evidence={}
     )
@@ -39,7 +39,7 @@ def root(kit: Kit) -> Alert:
 
 @pytest.fixture
 def slow_ledger(monkeypatch: pytest.MonkeyPatch, kit: Kit) -> list[str]:
-    """Each look at the ledger takes the half of the time that echoes wait for their root."""
+    """Each look at the ledger takes half of the time that cascading failures wait for their root cause."""
     looks: list[str] = []
     gather = facts.gather
 
@@ -53,7 +53,7 @@ def slow_ledger(monkeypatch: pytest.MonkeyPatch, kit: Kit) -> list[str]:
 
 
 async def test_a_root_that_came_in_time_decides(kit: Kit, slow_ledger: list[str]) -> None:
-    """Although the time for echoes is over when it has its turn, and the round that settles looks before it."""
+    """Although the settle window is over when its turn comes, and the round that settles looks before it."""
     await kit.running_job()
     correlator = kit.gateway.correlator
     await correlator.accept(echo(kit, 0))
@@ -70,8 +70,10 @@ async def test_a_root_that_came_in_time_decides(kit: Kit, slow_ledger: list[str]
     assert (incident.incident_class, incident.machine) == (IncidentClass.MACHINE_FAULT, "m1")
 
 
-async def test_echoes_alone_are_decided_when_their_time_is_over(kit: Kit, slow_ledger: list[str]) -> None:
-    """The control: nobody else waits."""
+async def test_cascading_failures_alone_are_decided_when_their_time_is_over(
+    kit: Kit, slow_ledger: list[str]
+) -> None:
+    """The control: no root cause waits behind them."""
     await kit.running_job()
     correlator = kit.gateway.correlator
     for number in range(5):
@@ -84,8 +86,10 @@ async def test_echoes_alone_are_decided_when_their_time_is_over(kit: Kit, slow_l
     assert slow_ledger
 
 
-async def test_few_echoes_wait_and_the_root_behind_them_only(kit: Kit, slow_ledger: list[str]) -> None:
-    """Of a thousand echoes at once all but a few are answered without a look at the ledger."""
+async def test_few_cascading_failures_wait_and_the_root_behind_them_only(
+    kit: Kit, slow_ledger: list[str]
+) -> None:
+    """Of a thousand cascading failures at once all but a few are answered without a look at the ledger."""
     await kit.running_job()
     correlator = kit.gateway.correlator
     sent = [asyncio.create_task(correlator.accept(echo(kit, number))) for number in range(1000)]
@@ -118,7 +122,7 @@ async def _turn(known: JobQueue, at: float) -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_incident_full_of_echoes_and_evidence_takes_the_root(kit: Kit) -> None:
+async def test_an_incident_full_of_cascading_failures_and_evidence_takes_the_root(kit: Kit) -> None:
     """Its playbook reads it, and what follows from it is not lost when the incident closes."""
     await kit.running_job()
     correlator = kit.gateway.correlator
@@ -136,7 +140,7 @@ async def test_an_incident_full_of_echoes_and_evidence_takes_the_root(kit: Kit) 
 
 
 async def test_a_root_finds_room_among_evidence_that_settles(kit: Kit) -> None:
-    """Not only at the cost of echoes."""
+    """Not only at the cost of cascading failures."""
     await kit.running_job()
     correlator = kit.gateway.correlator
     await correlator.accept(echo(kit, 0))

@@ -21,7 +21,7 @@ def parsed(resource: str = "anything", **payload: Any) -> Any:
 
 
 def test_a_payload_is_an_alert_and_its_evidence() -> None:
-    """What is no field of an alert is evidence."""
+    """Entries that are no field of an alert are evidence."""
     found = parsed(kind="external_service", job="gpt", service="tracker", evidence={"error": "timeout"})
     assert (found.kind, found.job, found.at) == (AlertKind.EXTERNAL_SERVICE, "gpt", WHEN.timestamp())
     assert found.evidence == {"source": "prefect", "service": "tracker", "error": "timeout"}

@@ -54,8 +54,8 @@ async def test_key_of_many_that_come_together_stays_short(kit: Kit) -> None:
     assert [len(names) for names in await look(kit, 2.0)] == [40, 40]
 
 
-async def test_a_new_life_is_checked_anew(kit: Kit) -> None:
-    """What was found of the former one says nothing."""
+async def test_a_new_incarnation_is_checked_again(kit: Kit) -> None:
+    """Findings about the former one do not count."""
     await kit.register("m0")
     await look(kit, 2.0)
     await kit.register("m0", "i2")

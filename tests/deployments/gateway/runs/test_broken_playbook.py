@@ -56,7 +56,7 @@ async def test_the_summary_has_the_error_and_what_is_to_be_fixed(own: Kit) -> No
 
 
 async def test_a_job_that_its_playbook_had_stopped_is_started_again(own: Kit) -> None:
-    """It trained until the playbook stopped it, and then raised: nobody else would start it."""
+    """It trained until the playbook stopped it, and then raised: nothing else would start it."""
     await fan_alert(own)
     stop(own)
     await fail_all_attempts(own)

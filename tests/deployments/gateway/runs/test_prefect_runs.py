@@ -1,4 +1,4 @@
-"""What the gateway knows of Prefect's deployments."""
+"""The gateway's knowledge of Prefect's deployments."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_deployments_are_listed_now_and_then(
 async def test_one_that_was_deleted_is_missed_and_asked_for_until_it_is_back(
     api: Api, runs: PrefectRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its id is forgotten: one that is made anew has another."""
+    """Its id is forgotten: one that is made again has another."""
     await runs.ping()
     known = runs._deployments["job-crash"]
     api.deployments.remove("job-crash")

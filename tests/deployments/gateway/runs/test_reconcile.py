@@ -28,7 +28,7 @@ async def test_run_that_ended_without_recovery_is_followed_by_the_next_attempt(
 
 
 async def test_deleted_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
-    """Somebody deleted the run in the UI."""
+    """A person deleted the run in the UI."""
     await kit.running_job()
     await kit.crash()
     del kit.runs.runs[FIRST]
@@ -48,7 +48,7 @@ async def test_run_that_is_never_started_is_followed_by_the_next_attempt(kit: Ki
 
 
 async def test_what_is_slow_to_start_is_waited_for_ever_longer(kit: Kit) -> None:
-    """A pod whose image is pulled takes minutes: each run that nobody started doubles the patience with the next."""
+    """A pod whose image is pulled takes minutes: each run that never started doubles the patience with the next."""
     await kit.running_job()
     await kit.crash()
     patience = 15.0
@@ -62,7 +62,7 @@ async def test_what_is_slow_to_start_is_waited_for_ever_longer(kit: Kit) -> None
 
 
 async def test_patience_is_as_at_first_with_attempts_that_began(kit: Kit) -> None:
-    """Only runs that nobody started say that this site starts runs slowly."""
+    """Only runs that never started show that this site starts runs slowly."""
     await kit.running_job()
     await kit.crash()
     begin_attempt(kit)
@@ -113,7 +113,7 @@ async def test_run_in_the_middle_of_a_long_act_is_left_alone(kit: Kit) -> None:
 
 
 async def test_run_whose_process_is_gone_is_followed_by_the_next_attempt(kit: Kit) -> None:
-    """Process and worker were killed together: nobody reported it, but it can be seen."""
+    """Process and worker were killed together: no report came, but it can be seen."""
     await kit.running_job()
     await kit.crash()
     kit.runs.set(FIRST, RunPhase.RUNNING, alive=False)
@@ -136,7 +136,7 @@ async def test_suspended_run_waits_for_its_human(kit: Kit) -> None:
 async def test_a_run_that_can_be_resumed_no_more_is_followed_by_the_next_attempt(
     kit: Kit, *, asks: bool
 ) -> None:
-    """An automation suspended it, and nobody knew; a question of a playbook has a deadline of its own."""
+    """An automation suspended it, without a report; a question of a playbook has a deadline of its own."""
     await kit.running_job()
     await kit.crash()
     if asks:
@@ -304,7 +304,7 @@ async def test_an_incident_read_before_its_run_was_recorded_is_not_started_again
 async def test_a_run_that_raised_before_its_first_step_is_followed_by_one_without_prefect(
     kit: Kit, able: str
 ) -> None:
-    """A worker without HOLDFAST_HOME: each run ended like the first one, until somebody looked at them."""
+    """A worker without HOLDFAST_HOME: each run ended like the first one, until a person looked at them."""
     await kit.running_job()
     await kit.crash()
     if able == "it began":
@@ -324,7 +324,7 @@ async def test_a_run_that_raised_before_its_first_step_is_followed_by_one_withou
     again = f"{JOB}-1#{incident.attempt}"
     kit.runs.runs[str(incident.flow_run_id)] = failed.model_copy(update={"id": again})
     await kit.tick(10)
-    assert len(kit.runs.offline_started) == 1, "it was told, and tried"
+    assert len(kit.runs.offline_started) == 1, "it was reported, and tried"
 
 
 async def test_gateway_killed_before_the_run_was_made(kit: Kit) -> None:
@@ -349,7 +349,7 @@ async def test_gateway_killed_after_the_run_was_made(kit: Kit) -> None:
 
 
 async def test_gateway_killed_while_alerts_settle(kit: Kit) -> None:
-    """Echoes that waited for their root wait in the next gateway too, and it still knows duplicates."""
+    """Cascading failures that waited for their root wait in the next gateway too, and it still knows duplicates."""
     await kit.running_job()
     await kit.crash(rank=0, cascade=True)
     await kit.restart()
@@ -399,7 +399,7 @@ async def test_update_that_the_restart_took_along_is_dismissed(kit: Kit) -> None
     assert kit.incidents()[1].state is IncidentState.DISMISSED
 
 
-async def test_crash_of_the_new_epoch_that_joined_last_counts_anew(kit: Kit) -> None:
+async def test_crash_of_the_new_epoch_that_joined_last_counts_again(kit: Kit) -> None:
     """A rank of the new epoch died just as the incident was closed: it is not lost with it."""
     await kit.running_job()
     await kit.crash()

@@ -1,4 +1,4 @@
-"""What machines say of rehearsed restores: an incident beside the training, which gives way and may resolve itself."""
+"""Machines' reports of rehearsed restores: an incident beside the training, which gives way and may resolve itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_failure_in_heartbeats_is_an_incident_and_a_success_ends_it(kit:
 
 
 async def test_saves_that_fail_are_in_the_status_and_on_the_page(kit: Kit) -> None:
-    """No incident: the job runs, and is told of until a machine says otherwise."""
+    """No incident: the job runs, and the failure is shown until a machine reports a save that worked."""
     await kit.running_job()
     full = Setback(place=Place.DISK, count=3, since=5.0, reason="[Errno 28] No space left on device")
     await kit.beat("m1", setbacks=(full,))

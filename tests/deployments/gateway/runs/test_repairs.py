@@ -60,7 +60,7 @@ async def test_a_machine_under_repair_waits_when_it_registers(kit: Kit) -> None:
     assert kit.ledger.machine("m0").state is MachineState.STANDBY
 
 
-async def test_one_that_began_anew_after_its_checks_does_not_stand_by(kit: Kit) -> None:
+async def test_one_that_restarted_after_its_checks_does_not_stand_by(kit: Kit) -> None:
     """Another life was checked."""
     repair = ordered(kit)
     kit.ledger.take_repair(repair.id, "run")
@@ -75,7 +75,7 @@ async def test_one_that_began_anew_after_its_checks_does_not_stand_by(kit: Kit) 
 
 
 async def test_release_ends_a_repair_but_not_a_step_of_it(kit: Kit) -> None:
-    """A person has the last word, and nobody gives a job a machine whose GPUs are being reset."""
+    """A person has the last word, and no job gets a machine whose GPUs are being reset."""
     repair = ordered(kit)
     kit.ledger.take_repair(repair.id, "run")
     kit.ledger.begin_step(repair.id, "run", Step.RESET_GPU, "x", 60)

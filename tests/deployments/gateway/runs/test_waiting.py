@@ -63,7 +63,7 @@ async def test_the_second_job_that_wanted_the_last_standby_gets_the_next(kit: Ki
 
 
 async def test_machines_that_a_person_evicts_are_no_longer_in_the_way(kit: Kit) -> None:
-    """What the breaker forbade was done by hand: the standbys that there are must not be waited for."""
+    """A person did the act that the breaker forbade: the job must not wait for the standbys that are there."""
     await given_up(kit, Missing.EVICTIONS, standbys=2)
     await kit.look_again(5)
     assert kit.runs.created == [FIRST]
