@@ -1,4 +1,4 @@
-"""Chaos is refused where it is not allowed, makes no sense, or would hit somebody else; before anything is touched."""
+"""Chaos is refused where it is not allowed, makes no sense, or would hit another job; before anything is touched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def site(tmp_path: Path, **settings: Any) -> Settings:
 
 
 def test_a_real_engine_has_to_allow_it(tmp_path: Path) -> None:
-    """The message says how; the local driver's machines are processes of one's own host."""
+    """The message names the setting; the local driver's machines are processes of one's own host."""
     with pytest.raises(RefusedError, match=r"driver slurm.*HOLDFAST_CHAOS_ALLOWED=true into .*settings\.env"):
         permission.require_site(site(tmp_path, driver="slurm"))
     permission.require_site(site(tmp_path, driver="slurm", chaos_allowed=True))
@@ -121,7 +121,7 @@ def test_a_fault_that_costs_a_machine_needs_a_standby(tmp_path: Path) -> None:
     ],
 )
 def test_a_plan_that_the_breaker_would_end_is_refused(every_s: float, refused: str) -> None:
-    """The fifth machine within the hour is replaced by nobody: the game day would find a job that stands."""
+    """The breaker forbids to replace the fifth machine within the hour: the game day would find a job that stands."""
     groups = fault_plan.parse("kill-machine")
     made = fault_plan.make(
         groups, every_s=every_s, for_s=6 * every_s, hold_s=1.0, seed=1, machines=4, ranks_per_machine=2

@@ -1,4 +1,4 @@
-"""Reports of chaos: what was not recovered is said, and so is a machine that went although nothing had hit it."""
+"""Reports of chaos: they list a fault that was not recovered, and a machine that went although no fault had hit it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose gateway's port nobody listens on."""
+    """A project whose gateway's port has no listener."""
     home = tmp_path / HOME_NAME
     home.mkdir()
     (home / "settings.env").write_text("HOLDFAST_PORT=1\n")

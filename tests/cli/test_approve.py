@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "incident-classes.md"
 def test_answer_goes_to_the_gateway(
     cli: Cli, gateway: FakeGateway, options: tuple[str, ...], approve: bool
 ) -> None:
-    """With who says so, and why."""
+    """With the person's name and the reason."""
     gateway.incidents = [INCIDENT]
     result = cli("approve", "gpt-1", *options, "--reason", "seen it")
     assert result.status == 0, result.err

@@ -107,7 +107,7 @@ def test_a_job_without_checkpoints_is_not_an_error(cli: Cli, gateway: FakeGatewa
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("verb", ["ls", "show"])
 def test_what_is_not_saved_at_present_is_shown(cli: Cli, gateway: FakeGateway, verb: str) -> None:
-    """As far as the control plane tells."""
+    """As far as the control plane reports."""
     gateway.add_job(SPEC)
     assert "NOT SAVED" not in cli("checkpoints", verb, "gpt").out
     away = Setback(place=Place.S3, count=2, since=1.0, reason="the store does not answer")
@@ -151,7 +151,7 @@ def test_verify_says_what_is_damaged_and_fails(cli: Cli, store: S3Store) -> None
 
 @pytest.mark.usefixtures("store")
 def test_show_says_from_where_the_job_would_be_restored(cli: Cli, gateway: FakeGateway) -> None:
-    """With machines that do not answer S3 is what is left; without a gateway that is said, too."""
+    """With machines that do not answer S3 is left; without a gateway that is shown, too."""
     shown = cli("checkpoints", "show", "gpt", "--json")
     assert shown.status == 0, shown.err
     printed = json.loads(shown.out)
@@ -177,7 +177,7 @@ def test_export_writes_a_folder(cli: Cli, store: S3Store, project: Path) -> None
 
 
 def test_prune_lists_first_and_deletes_when_confirmed(cli: Cli, store: S3Store) -> None:
-    """What is pinned or among the last stays; without ``--yes`` nothing goes."""
+    """Pinned checkpoints and the last ones stay; without ``--yes`` all do."""
     cli("checkpoints", "pin", "gpt", "4")
     arguments = ["checkpoints", "prune", "gpt", "--keep-last", "1", "--keep-every", "0", "--grace", "0"]
     printed = json.loads(cli(*arguments, "--json").out)

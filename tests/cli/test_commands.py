@@ -101,7 +101,7 @@ def test_incidents_are_filtered_by_the_gateway(cli: Cli, gateway: FakeGateway) -
 def test_every_act_is_printed_as_json(
     cli: Cli, gateway: FakeGateway, command: str, facts: dict[str, object]
 ) -> None:
-    """What was done, by name, and the line for people beside it."""
+    """The result, by name, and the line for people beside it."""
     gateway.add_job(SPEC)
     gateway.incidents.append(INCIDENT)
     result = cli(*command.split(), "--json")
@@ -193,7 +193,7 @@ def test_status_and_checkpoints_show_where_saves_fail(cli: Cli, gateway: FakeGat
 
 
 def test_status_shows_what_a_person_is_asked_and_what_is_waited_for(cli: Cli, gateway: FakeGateway) -> None:
-    """What comes next, with the command that answers; an incident shows its question too."""
+    """The next action, with the command that answers; an incident shows its question too."""
     gateway.add_job(SPEC)
     gateway.incidents.append(INCIDENT)
     gateway.asks.append({"incident": "gpt-1", "question": "evict m0 (scope cluster): it needs a yes."})
@@ -322,7 +322,7 @@ def test_an_exception_of_a_script_does_not_reach_the_terminal(cli: Cli, gateway:
 
 
 def test_an_error_is_one_json_document_too(cli: Cli, project: Path) -> None:
-    """Whoever reads standard output parses it, whatever became of the command."""
+    """A script parses standard output, whatever became of the command."""
     result = cli("machines", "--json")
     assert result.status == 1
     assert json.loads(result.out)["error"] in result.err

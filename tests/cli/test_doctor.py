@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 
 
 def test_checks_of_this_machine_are_listed_with_advice(cli: Cli, project: Path) -> None:
-    """With the services down it fails, and says how to start them."""
+    """With the services down it fails, and shows how to start them."""
     result = cli("doctor", "--json")
     rows = {row["name"]: row for row in json.loads(result.out)}
     assert result.status == 1
@@ -37,7 +37,7 @@ def test_outside_a_project_the_machine_is_still_checked(
 
 
 def test_a_home_that_was_not_made_yet(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``HOLDFAST_HOME`` is set and ``holdfast up`` was never run: each check says so, and none makes the folder."""
+    """``HOLDFAST_HOME`` is set and ``holdfast up`` was never run: each check reports it, and none makes the folder."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "srv" / "holdfast"))
     monkeypatch.setenv("HOLDFAST_PORT", "1")
     result = cli("doctor", "--json")

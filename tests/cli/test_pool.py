@@ -55,7 +55,7 @@ def test_a_wrong_figure_is_named(cli: Cli, arguments: tuple[str, ...], named: st
 
 
 def test_machines_for_several_groups_need_a_rate(cli: Cli, gateway: FakeGateway) -> None:
-    """Whose history would count?"""
+    """The failure rate cannot be estimated where each group has a history of its own."""
     gateway.groups = ("a", "b")
     result = cli("pool", "--machines", "4")
     assert result.status == 1

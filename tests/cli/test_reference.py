@@ -77,7 +77,7 @@ def test_every_command_speaks_json() -> None:
 
 
 def test_every_command_that_a_message_or_page_names_exists() -> None:
-    """What it tells people to type, with the subcommand where the command has some."""
+    """Commands that messages and pages tell people to type, with the subcommand where there are some."""
     groups = commands()
     named = [
         (path.relative_to(ROOT), command, rest)
@@ -105,7 +105,7 @@ def test_every_command_that_a_message_or_page_names_exists() -> None:
 def test_exit_statuses(
     args: list[str], status: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the page says."""
+    """As documented on the page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     done = run(*args)
@@ -114,6 +114,6 @@ def test_exit_statuses(
 
 
 def test_shells_complete_commands() -> None:
-    """What bash asks while one types `holdfast inc<TAB>`."""
+    """Bash's request while one types `holdfast inc<TAB>`."""
     asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast inc", "COMP_CWORD": "1"}
     assert run(**asked).stdout.split() == ["incidents", "incident"]

@@ -1,4 +1,4 @@
-"""``holdfast doctor`` on broken sites: each fault is injected, found, and told how to mend."""
+"""``holdfast doctor`` on broken sites: each fault is injected, found, and shown with its remedy."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_clock_that_is_off_is_wrong(
     assert ok or ("ahead of" if ahead_s > 0 else "behind") in check.found
 
 
-def test_wrong_versions_are_shown_with_the_command_that_mends_them() -> None:
+def test_wrong_versions_are_shown_with_the_command_that_fixes_them() -> None:
     """Prefect and what it breaks with."""
     versions = {"prefect": "3.9.1", "fastapi": "0.150.0", "sqlalchemy": "2.1.0"}
     needed = ["prefect<3.9,>=3.8.8; extra == 'control'", "fastapi<0.151; extra == 'control'"]
@@ -151,7 +151,7 @@ def test_nvml_must_work_where_a_driver_is(tmp_path: Path) -> None:
 
 
 def test_a_broken_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the package to mend."""
+    """With the package to fix."""
     info = tmp_path / "acme_holdfast-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-holdfast\nVersion: 1\n")

@@ -1,4 +1,4 @@
-"""Wrong input: one clear message that says what to do, status 1, no traceback, nothing half done."""
+"""Wrong input: one clear message with the remedy, status 1, no traceback, nothing half done."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_outside_a_project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Every command but ``up`` and ``demo`` wants a project, and says how to make one."""
+    """Every command but ``up`` and ``demo`` needs a project, and shows how to make one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     refused(cli(*command.split()), "not a Holdfast project", "`holdfast up`")
@@ -87,7 +87,7 @@ def test_a_home_that_cannot_be_made(cli: Cli, home: str, reason: str) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_gateway_not_running(cli: Cli) -> None:
-    """The port that nobody listens on is named, and how to start it."""
+    """Name the port without a listener, and how to start the gateway."""
     refused(cli("status"), "no gateway answers at http://127.0.0.1:1", "`holdfast up`")
 
 
@@ -154,7 +154,7 @@ def test_unknown_machine(cli: Cli, command: str) -> None:
 
 @pytest.mark.parametrize("reason", ["", "  "])
 def test_an_eviction_without_a_reason(cli: Cli, gateway: FakeGateway, reason: str) -> None:
-    """A required reason that is empty is none: the cordon said only that somebody had asked for it."""
+    """A required reason that is empty is none: the cordon would have no reason but that a person asked."""
     answer = cli("evict", "m0", "--reason", reason)
     assert answer.status == 2
     assert "say why in a few words" in " ".join(answer.err.split())
@@ -320,7 +320,7 @@ def test_a_file_that_git_ignores_is_named_as_not_shipped(
 
 @pytest.mark.usefixtures("store")
 def test_no_standby_left(cli: Cli, gateway: FakeGateway) -> None:
-    """The gateway's refusal says how many are needed and how many there are."""
+    """The gateway's refusal states how many are needed and how many there are."""
     gateway.machines.clear()
     refused(cli("submit", write_job()), "needs 1 machines", "0 are on standby")
 
@@ -371,7 +371,7 @@ def test_the_installed_command_prints_no_traceback(tmp_path: Path) -> None:
         "chaos {}",
     ],
 )
-def test_commands_refuse_them_before_they_ask_anybody(cli: Cli, command: str) -> None:
+def test_commands_refuse_them_before_they_send_a_request(cli: Cli, command: str) -> None:
     """Or a name with slashes would be another route of the gateway's."""
     result = cli(*command.format("x/../../machines/m1/release").split())
     assert result.status == 1
@@ -395,7 +395,7 @@ def test_commands_refuse_them_before_they_ask_anybody(cli: Cli, command: str) ->
 )
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_numbers_that_are_not_finite_are_refused(cli: Cli, command: str, number: str) -> None:
-    """Some pass every bound, and no gateway can be told of them."""
+    """Some pass every bound, and JSON to a gateway cannot carry them."""
     result = cli(*command.format(number).split())
     assert result.status == 2
     assert "Invalid value for '--" in result.err
@@ -411,7 +411,7 @@ def test_numbers_that_are_not_finite_are_refused(cli: Cli, command: str, number:
     ],
 )
 def test_wrong_usage_is_one_document_too(cli: Cli, command: str, word: str) -> None:
-    """What a script reads is never empty; people have the usage on standard error, and status 2 is that of usage."""
+    """Standard output is never empty for a script; people have the usage on standard error, and the status is 2."""
     result = cli(*command.split())
     assert result.status == 2
     assert word.lower() in json.loads(result.out)["error"].lower()

@@ -75,10 +75,10 @@ def slurm_site(
         try:
             wait_for("the control plane is up", lambda: log.exists() and "\nup: " in log.read_text(), 400)
         except AssertionError as error:
-            told = log.read_text() if log.exists() else "no log"
+            log_text = log.read_text() if log.exists() else "no log"
             with suppress(Exception):  # as much of it as is up
-                told += f"\n{Site(home).evidence()}"
-            raise AssertionError(f"{error}\n{told}") from None
+                log_text += f"\n{Site(home).evidence()}"
+            raise AssertionError(f"{error}\n{log_text}") from None
         yield Site(home)
         slurm_cluster.ask("scancel", "--batch", "--signal=TERM", job)
         wait_for("it is down, with its machines", lambda: not slurm_cluster.ask("squeue", "-h", "-o", "%A"))

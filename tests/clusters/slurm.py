@@ -61,7 +61,7 @@ PartitionName=services Nodes=service MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """What this host lacks to run a cluster; empty: nothing."""
+    """Programs that this host lacks to run a cluster; empty: none."""
     absent = [name for name in _NEEDED if shutil.which(name, path=_PATH) is None]
     return f"{', '.join(absent)} not found: apt-get install slurm-wlm munge" if absent else ""
 
@@ -132,7 +132,7 @@ class Cluster:
         self._kill({"SLURM_CONF": str(self.conf)})
 
     def ask(self, *command: str) -> str:
-        """What one of Slurm's commands prints."""
+        """Output of one of Slurm's commands."""
         done = subprocess.run(command, env=self.env, check=True, timeout=90, capture_output=True, text=True)
         return done.stdout
 
@@ -145,9 +145,9 @@ class Cluster:
         return dict(zip(lines[::2], lines[1::2], strict=True))
 
     def flags(self, node: str) -> set[str]:
-        """All that the node's state says, such as DOWN, DRAIN and NOT_RESPONDING."""
-        told = self.ask("scontrol", "--oneliner", "show", "node", node).split()
-        (state,) = [field.partition("=")[2] for field in told if field.startswith("State=")]
+        """All flags in the node's state, such as DOWN, DRAIN and NOT_RESPONDING."""
+        fields = self.ask("scontrol", "--oneliner", "show", "node", node).split()
+        (state,) = [field.partition("=")[2] for field in fields if field.startswith("State=")]
         return set(state.split("+"))
 
     def reason(self, node: str) -> str:

@@ -93,7 +93,7 @@ def up(driver: SlurmDriver, *names: str) -> None:
 
 
 def hasty(driver: SlurmDriver, cluster: Cluster) -> SlurmDriver:
-    """The same site, where nobody waits for what is queued."""
+    """The same site, without patience for queued jobs."""
     return SlurmDriver(
         Settings(home=driver.home), SlurmSettings(start_s=0.5, kill_s=30), agent=TOY, env=cluster.env
     )
@@ -141,7 +141,7 @@ def test_dead_node_is_set_down_before_slurm_notices(driver: SlurmDriver, slurm_c
 
 
 def test_node_that_slurm_lost_is_listed_as_dead(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
-    """An operator sets it down; its allocation ends, nobody told us."""
+    """An operator sets it down; its allocation ends, without a notice to the driver."""
     [name] = driver.provision(1)
     up(driver, name)
     slurm_cluster.update(name, "state=down", "reason=bad DIMM")
@@ -153,8 +153,8 @@ def test_node_that_slurm_lost_is_listed_as_dead(driver: SlurmDriver, slurm_clust
     processes.kill_all(machine_dir(driver.home, name))
 
 
-def test_drain_of_somebody_else_is_not_lifted(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
-    """The message says whose it is; once they lifted it the machine comes back."""
+def test_drain_by_an_operator_is_not_lifted(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
+    """The message names its owner; once they lifted it the machine comes back."""
     [name] = driver.provision(1)
     up(driver, name)
     slurm_cluster.update(name, "state=drain", "reason=bad DIMM")
@@ -201,7 +201,7 @@ def test_machines_survive_slurmctld(driver: SlurmDriver, slurm_cluster: Cluster)
     before = [agent(driver, name) for name in names]
     blocked = threading.Event()
 
-    def told(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
+    def recorded(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         answer = run_here(command, env=env, timeout_s=timeout_s)
         if answer.status:
             blocked.set()
@@ -212,7 +212,7 @@ def test_machines_survive_slurmctld(driver: SlurmDriver, slurm_cluster: Cluster)
         SlurmSettings(patience_s=120, kill_s=30),
         agent=TOY,
         env=slurm_cluster.env,
-        run=told,
+        run=recorded,
     )
     slurm_cluster.stop_controller()
     try:
@@ -266,7 +266,7 @@ def test_node_taken_out_of_slurm_conf_is_lost_and_may_come_back(
     assert {name for name, machine in seen.items() if machine.alive} == others | {gone}
 
 
-AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+UNPRIVILEGED = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def ordinary(slurm_cluster: Cluster) -> Iterator[SlurmDriver]:
     # The checkout, its environment and even its interpreter may be root's alone.
     python = "/usr/bin/python3"
     if not Path(python).exists():
-        pytest.skip(f"no {python}, which everybody may run")
+        pytest.skip(f"no {python}, which every user may run")
     folder = Path(tempfile.mkdtemp(prefix="holdfast-nobody-"))
     (folder / "machines").mkdir()
     folder.chmod(0o777)
@@ -286,13 +286,13 @@ def ordinary(slurm_cluster: Cluster) -> Iterator[SlurmDriver]:
     shutil.copytree(Path(psutil.__file__).parent, folder / "lib" / "psutil")
     shutil.copy(TOY[1], folder / "lib")
 
-    def as_nobody(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
-        return run_here([*AS_NOBODY, *command], env=env, timeout_s=timeout_s)
+    def unprivileged(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
+        return run_here([*UNPRIVILEGED, *command], env=env, timeout_s=timeout_s)
 
     own = SlurmSettings(start_s=30, kill_s=10, python=python)
     env = {**slurm_cluster.env, "PYTHONPATH": str(folder / "lib")}
     agent = (python, str(folder / "lib" / "toy_agent.py"))
-    made = SlurmDriver(Settings(home=folder), own, agent=agent, env=env, run=as_nobody)
+    made = SlurmDriver(Settings(home=folder), own, agent=agent, env=env, run=unprivileged)
     yield made
     retire_all(made)
     shutil.rmtree(folder, ignore_errors=True)
@@ -327,7 +327,7 @@ def test_ordinary_user_evicts_without_draining(ordinary: SlurmDriver, slurm_clus
 def test_ordinary_user_does_not_take_a_silent_node_for_dead(
     ordinary: SlurmDriver, slurm_cluster: Cluster
 ) -> None:
-    """Who cannot set it down waits until Slurm says that its job ended: the playbook's next attempt asks again."""
+    """A user who cannot set it down waits until Slurm reports the end of its job: the next attempt asks again."""
     [name] = ordinary.provision(1)
     up(ordinary, name)
     slurm_cluster.kill_daemon(name)

@@ -1,4 +1,4 @@
-"""Runs an item through the whole path that production takes, and says what is wrong with the answer."""
+"""Runs an item through the whole path that production takes, and lists the errors of the answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WITHOUT_CAUSE = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out."""
+    """The classification of an item."""
 
     found_class: str
     """A class, ``echo`` or ``nothing``."""
@@ -79,7 +79,7 @@ def score(item: Item, folder: Path) -> Score:
 
 
 def answer(item: Item, folder: Path) -> Answer:
-    """What production makes of the item."""
+    """Classify the item as production does."""
     if item.kind is Kind.DCGM_DIAG:
         output = dcgm_diag.json_in(item.text)
         verdict = judge_findings(dcgm_diag.judge(MACHINE, output) if output is not None else [])

@@ -1,4 +1,4 @@
-"""Every item of the corpus through the whole path; nobody is accused wrongly, and no pattern is without a real line."""
+"""Every item of the corpus through the whole path: no wrong accusation, and no pattern without a real line."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ KNOWN_WRONG: frozenset[str] = frozenset(
         "zn-openfold-inf",  # lines that say they go on have the NaN; gradients that are missing end so, too
     }
 )
-"""Items that are still taken for something else, and accuse nobody; each has its reason beside it."""
+"""Items that are still taken for something else, and accuse no one; each has its reason beside it."""
 
 
 def test_what_is_known_as_wrong_still_is(judged: list[Score]) -> None:
-    """A mended item leaves the list."""
+    """An item that was fixed leaves the list."""
     assert {each.item.id for each in judged if each.right} & KNOWN_WRONG == set()
 
 

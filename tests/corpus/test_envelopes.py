@@ -1,4 +1,4 @@
-"""What a launcher, a collector or a logger puts around the lines of a log changes no verdict on a rank's end."""
+"""Text that a launcher, a collector or a logger puts around the lines of a log changes no verdict on a rank's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank printed at its start, although nothing was wrong then, changes no verdict on its end."""
+"""Lines that a rank printed at its start, although nothing was wrong then, change no verdict on its end."""
 
 from __future__ import annotations
 

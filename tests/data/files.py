@@ -1,4 +1,4 @@
-"""Files of samples that can be told apart."""
+"""Files of distinct samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 
 def write(path: Path, ids: list[int]) -> Path:
-    """Samples with these ids, in the format that the name says."""
+    """Write samples with these ids, in the format of the file's name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
     table = pa.table({"id": pa.array(ids, pa.int64()), "text": [f"sample {each}" for each in ids]})

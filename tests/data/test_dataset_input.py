@@ -68,7 +68,7 @@ def test_a_name_without_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_bytes_are_named_with_their_file(tmp_path: Path) -> None:
-    """What the libraries raise says nothing of where."""
+    """The libraries' own errors do not name the place."""
     for ending, reason in (
         ("parquet", "row group 0 cannot be read"),
         ("arrow", "record batch 0 cannot be read"),

@@ -82,7 +82,7 @@ class Noisy(Dataset[Any]):
 def batches(
     state: dict[str, int] | None, workers: int, world: int, steps: int
 ) -> tuple[list[Any], dict[str, int]]:
-    """What all ranks get in so many steps, in the stream's order, and the position then."""
+    """Samples of all ranks in so many steps, in the stream's order, and the position then."""
     loaders = [
         ElasticLoader(Noisy(), ElasticSampler(23, 12 // world, rank=rank, world=world), num_workers=workers)
         for rank in range(world)

@@ -1,4 +1,4 @@
-"""Leases of splits: each row is committed once, whoever dies."""
+"""Leases of splits: each row is committed once, whichever worker dies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_row_is_committed_once(rows: list[int], acts: list[tuple[str, int]]
             saved = leases.state(), used.copy(), len(rows)
         elif act == "restore":
             leases, used = Leases.restored(rows, saved[0]).freed_all(), saved[1].copy()
-            known = []  # the book's run tells those of before apart
+            known = []  # the book's run distinguishes those of before
         assert Leases.restored(rows, leases.state()) == leases
     now += 100
     while True:  # one worker that lives does the rest

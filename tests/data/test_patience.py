@@ -1,4 +1,4 @@
-"""Places that do not answer for a time: ranks wait, as long as they are told to, and no longer."""
+"""Places that do not answer for a time: ranks wait, as long as they are set to, and no longer."""
 
 from __future__ import annotations
 

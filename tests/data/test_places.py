@@ -108,7 +108,7 @@ def test_what_is_not_in_s3_is_named(make_store: MakeStore) -> None:
 
 
 class Ranged(SimpleHTTPRequestHandler):
-    """As nginx: ETags and ranges; its own listing, or a file that says it is one."""
+    """As nginx: ETags and ranges; its own listing, or a file in its place."""
 
     ranges = True
     asked: list[str] = []  # noqa: RUF012

@@ -43,7 +43,7 @@ def samples_of(parts: Sequence[Part]) -> list[Sample]:
 
 
 def step(plan: Plan, taken: int, batch: int, ranks: int) -> list[Sample]:
-    """What all ranks read for a batch, rank after rank."""
+    """Samples that all ranks read for a batch, rank after rank."""
     found = []
     for rank in range(ranks):
         for pick in picks(taken, batch, *share(batch, rank, ranks), plan.lanes):

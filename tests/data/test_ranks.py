@@ -44,12 +44,12 @@ try:
 except HoldfastError as error:
     print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
     sys.exit()
-told = dataset.state_dict()
+position = dataset.state_dict()
 seen = [None] * dist.get_world_size()
-dist.all_gather_object(seen, told)
-assert all(each == told for each in seen)
+dist.all_gather_object(seen, position)
+assert all(each == position for each in seen)
 if rank == 0:
-    state.write_text(json.dumps({**told, "listing": told["listing"].hex()}))
+    state.write_text(json.dumps({**position, "listing": position["listing"].hex()}))
 print(json.dumps({"used": used}))
 dist.barrier()
 dist.destroy_process_group()

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 
 class Cluster:
-    """Trains a step a look; a fault takes it two looks to mend. Writes the ledger as gateway and playbooks do."""
+    """Trains a step a look; recovers a fault in two looks. Writes the ledger as gateway and playbooks do."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -30,7 +30,7 @@ class Cluster:
         self.current, self.step, self.state, self.open = "", 0, JobState.DONE, ""
         self.injected: list[str] = []
         self.final: dict[str, float] = {}
-        """What the weights of a job end up as (by name, else 1.0)."""
+        """The final weights of a job (by name, else 1.0)."""
         self.heals = True
 
     def jobs(self) -> list[Job]:
@@ -147,7 +147,7 @@ def test_other_weights_are_not_ok(cluster: Cluster, tmp_path: Path) -> None:
 def test_what_is_not_recovered_is_reported(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reference run then; the report still tells what happened."""
+    """No reference run then; the report still has the events."""
     cluster.heals = False
     monkeypatch.setattr(demo_run, "SCHEDULE", (KILL_MACHINE.model_copy(update={"deadline_s": 0.2}),))
     report = play(cluster, tmp_path)

@@ -102,7 +102,7 @@ def test_keep_leaves_them_up(control: Control, tmp_path: Path) -> None:
 
 
 def test_a_failure_is_a_failure(control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the exit status is made of."""
+    """A failed recovery makes the exit status."""
     monkeypatch.setattr(Run, "act", staticmethod(lambda: a_report(ok=False)))
     assert not play(tmp_path)
 
@@ -134,7 +134,7 @@ def test_a_start_that_fails_says_why(control: Control, tmp_path: Path) -> None:
 
 
 def test_a_control_plane_that_runs_is_left_alone(control: Control, tmp_path: Path) -> None:
-    """Somebody may be training there."""
+    """A person may be training there."""
     control.running = True
     with pytest.raises(RefusedError, match="holdfast down"):
         play(tmp_path)

@@ -25,7 +25,7 @@ def story_of(world: World, schedule: Sequence[ScheduledFault]) -> Story:
 
 
 def test_faults_come_in_order_each_once_and_apart() -> None:
-    """The injector counts: every fault fired once, where the schedule says, and with steps in between."""
+    """The injector counts: every fault fired once, at its place in the schedule, and with steps in between."""
     world = World()
     story = story_of(world, [KILL_RANK, KILL_MACHINE])
     story.play()
@@ -35,7 +35,7 @@ def test_faults_come_in_order_each_once_and_apart() -> None:
 
 
 def test_a_fault_that_needs_a_standby_waits_for_one() -> None:
-    """With an empty pool the machine is not killed; the deadline says what was missing."""
+    """With an empty pool the machine is not killed; the error at the deadline names what was missing."""
     world = World()
     world.standbys = 0
     story = story_of(world, [KILL_RANK, KILL_MACHINE])
@@ -44,8 +44,8 @@ def test_a_fault_that_needs_a_standby_waits_for_one() -> None:
     assert world.injected == [("kill-rank", "m1", 3)]
 
 
-def test_a_fault_that_is_not_mended_ends_the_story() -> None:
-    """What was injected so far is still known."""
+def test_a_fault_that_is_not_recovered_ends_the_story() -> None:
+    """The faults injected so far are still known."""
     world = World()
     world.heals = False
     story = story_of(world, [KILL_RANK, KILL_MACHINE])

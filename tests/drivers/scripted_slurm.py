@@ -60,14 +60,14 @@ class Queue:
         return CommandAnswer(status=0, out="\n".join(rows))
 
     def sinfo(self, command: Sequence[str]) -> CommandAnswer:
-        """All nodes that are asked for are well; of those that are gone it says nothing."""
+        """All nodes that are asked for are well; those that are gone are left out."""
         asked = [word.partition("=")[2] for word in command if word.startswith("--nodes=")]
         names = asked[0].split(",") if asked else self.free
         known = [name for name in names if name not in self.gone]
         return CommandAnswer(status=0, out="\n".join(f"{name}|idle|none" for name in known))
 
     def forget(self, *gone: str) -> None:
-        """slurmctld was started anew with a slurm.conf without these nodes: as 22.05 answers then."""
+        """Restart slurmctld with a slurm.conf without these nodes: answers as of 22.05."""
         self.gone = gone
         for i, (_, node, comment) in self.jobs.items():
             if node in gone:

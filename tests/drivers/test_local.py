@@ -126,7 +126,7 @@ def test_agent_sees_its_machine_and_not_the_playbook_around_it(
 
 
 def test_agent_json_of_another_process_names_no_agent(tmp_path: Path) -> None:
-    """A pid that was given to somebody else since is not taken for the agent."""
+    """A pid that belongs to another process since is not taken for the agent."""
     card = {"pid": psutil.Process().pid, "create_time": psutil.Process().create_time() - 100}
     (tmp_path / "agent.json").write_text(json.dumps(card))
     assert processes.find_agent(tmp_path) is None
@@ -134,7 +134,7 @@ def test_agent_json_of_another_process_names_no_agent(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_session_that_took_the_number_of_a_dead_agent_is_left_alone(tmp_path: Path) -> None:
-    """Its members are somebody else's, as none of them carries the machine's mark."""
+    """Its members are other programs', as none of them carries the machine's mark."""
     innocent = subprocess.Popen(
         ["sh", "-c", "sleep 600 & echo $!"], stdout=subprocess.PIPE, start_new_session=True
     )
@@ -192,8 +192,8 @@ def test_release_of_a_retired_machine_is_refused(tmp_path: Path) -> None:
         ("agent.json", '{"pid": 1, "create_time": 0}'),
     ],
 )
-def test_what_was_started_anew_is_not_released_for_what_it_was(tmp_path: Path, out: str, text: str) -> None:
-    """Evicted again, or with an agent that died: whoever releases it may act on an eviction of before."""
+def test_what_was_restarted_is_not_released_for_what_it_was(tmp_path: Path, out: str, text: str) -> None:
+    """Evicted again, or with an agent that died: the release may be meant for an earlier eviction."""
     RosterFile(tmp_path).add(1)
     folder = machine_dir(tmp_path, "m0")
     folder.mkdir(parents=True)
@@ -233,7 +233,7 @@ def test_only_what_is_out_of_service_is_restarted(driver: LocalDriver) -> None:
 
 
 def test_agent_command_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without `setsid` on the path the machine does not start, the message says which, and nothing is left."""
+    """Without `setsid` on the path the machine does not start, the message names it, and nothing is left."""
     monkeypatch.setenv("PATH", str(tmp_path))
     driver = LocalDriver(tmp_path, agent=TOY)
     with pytest.raises(UnavailableError, match="m0"):
@@ -250,7 +250,7 @@ def test_negative_number_of_machines_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_group_of_machines_is_refused(tmp_path: Path) -> None:
-    """One host has one kind of machine; the message says where the group comes from."""
+    """One host has one kind of machine; the message shows where the group comes from."""
     with pytest.raises(SettingsError, match=r"group = 'h100'.*spare_pool.groups"):
         LocalDriver(tmp_path, agent=TOY).provision(1, "h100")
 

@@ -1,4 +1,4 @@
-"""How long the end of a machine's processes is waited for, and what is said of those that stay."""
+"""The wait for the end of a machine's processes, and the report of those that stay."""
 
 from __future__ import annotations
 

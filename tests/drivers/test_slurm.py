@@ -81,7 +81,7 @@ def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path)
 def test_what_ended_an_allocation_shows_when_it_has_ended(
     tmp_path: Path, reason: str, ends_as: str, drained: bool
 ) -> None:
-    """While the epilog runs squeue says COMPLETING for all; an epilog without end is not waited for."""
+    """While the epilog runs squeue shows COMPLETING for all; an epilog without end is not waited for."""
     queue = Queue()
     run = queue.runner()
     asked = driver(tmp_path, run, kill_s=0.2)
@@ -174,7 +174,7 @@ def test_job_that_was_requeued_onto_another_node_is_that_machine(tmp_path: Path)
 
 
 def test_a_node_that_was_allocated_again_is_not_given_back_for_what_it_was(tmp_path: Path) -> None:
-    """Who retires it may have slept for an hour: by now the node's name is that of a machine that trains."""
+    """The process that retires it may have slept for an hour: by now a machine that trains has the node's name."""
     queue = Queue()
     run = queue.runner()
     asked = driver(tmp_path, run)
@@ -201,7 +201,7 @@ def test_a_node_that_was_allocated_again_is_not_released_for_what_it_was(tmp_pat
 
 
 def test_node_that_left_the_configuration_is_lost_and_the_others_stay(tmp_path: Path) -> None:
-    """It is listed as dead and says why; it is evicted, replaced and retired without a word to Slurm about it."""
+    """It is listed as dead, with the reason; it is evicted, replaced and retired without a call to Slurm."""
     queue = Queue()
     run = queue.runner()
     asked = driver(tmp_path, run)
@@ -312,7 +312,7 @@ def test_a_node_that_alone_does_not_answer_is_set_down_first(tmp_path: Path, our
 
 
 def test_one_job_is_waited_for_without_a_list_of_all(tmp_path: Path) -> None:
-    """slurmctld has a hundred thousand jobs of others; of one that it forgot it says that there is none."""
+    """slurmctld has a hundred thousand jobs of others; for one that it forgot it answers that there is none."""
     queue = Queue()
     run = queue.runner()
     asked = driver(tmp_path, run)

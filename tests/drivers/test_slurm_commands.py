@@ -1,4 +1,4 @@
-"""Slurm's commands: repeated while slurmctld is away, told apart by their words, called without our environment."""
+"""Slurm's commands: repeated while slurmctld is away, errors distinguished by text, called without our environment."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_patience_ends() -> None:
-    """The error names the command and what Slurm said."""
+    """The error has the command and Slurm's answer."""
     run = Scripted(squeue=lambda _: AWAY)
     with pytest.raises(UnavailableError, match=r"`squeue -h`.*Unable to contact"):
         SlurmCommands({}, patience_s=0.2, run=run)("squeue", "-h")

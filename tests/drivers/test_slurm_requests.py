@@ -13,7 +13,7 @@ from tests.drivers.scripted_slurm import Queue, driver
 
 
 def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> None:
-    """What Slurm took without saying so is found by its comment."""
+    """A job whose submission was taken without an answer is found by its comment."""
     queue = Queue(lost_answers=2)
     assert driver(tmp_path, queue.runner(), patience_s=10).provision(2) == ["node1", "node2"]
     assert len(queue.jobs) == 2
@@ -39,7 +39,7 @@ def test_job_is_known_by_its_comment_beside_that_of_the_site(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_job_id_is_found_among_what_a_site_prints(tmp_path: Path, lost: bool) -> None:
-    """Some sites' filters greet whoever submits; without an id the job is found by its comment."""
+    """Some sites' filters greet the user at submission; without an id the job is found by its comment."""
     queue = Queue()
     run = queue.runner()
 

@@ -38,7 +38,7 @@ exec "$@"
 
 
 def chosen(authority: Authority) -> dict[str, Path | str]:
-    """What an operator sets."""
+    """Settings of an operator."""
     folder = authority.folder
     return {
         "tls_cert": folder / "cert.pem",

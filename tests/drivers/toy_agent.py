@@ -1,4 +1,4 @@
-"""Stands in for an agent: says who it is, starts children of every awkward kind, and waits."""
+"""Stands in for an agent: reports its name, starts children of every awkward kind, and waits."""
 
 from __future__ import annotations
 

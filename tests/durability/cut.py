@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class State:
-    """What a folder may hold, and what had been acknowledged by then."""
+    """A possible state of a folder, and the lines that had been acknowledged by then."""
 
     acknowledged: tuple[str, ...]
     entries: tuple[tuple[str, Entry], ...]
@@ -68,7 +68,7 @@ class Recorder:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        """What is there is on the disk."""
+        """Count the present content as on the disk."""
         for inode, names in self._look().items():
             self._names[inode] = names
         for inode, (_, entry) in self._held.items():
@@ -82,7 +82,7 @@ class Recorder:
             self._note()
 
     def synced(self, descriptor: int) -> None:
-        """Somebody synced a file or folder."""
+        """Record a sync of a file or folder."""
         with self._lock:
             now = self._look()
             self._note()
@@ -113,10 +113,10 @@ class Recorder:
         return found
 
     def _hold(self, path: Path) -> Inode:
-        told = path.lstat()
-        if told.st_ino not in self._held:
-            self._held[told.st_ino] = _open(path, told)
-        return told.st_ino
+        status = path.lstat()
+        if status.st_ino not in self._held:
+            self._held[status.st_ino] = _open(path, status)
+        return status.st_ino
 
     def _now(self, inode: Inode) -> bytes:
         descriptor = self._held[inode][0]
@@ -124,10 +124,10 @@ class Recorder:
 
     def _note(self) -> None:
         now, root = self._look(), self.folder.stat().st_ino
-        told = tuple(self.acknowledged)
+        acknowledged = tuple(self.acknowledged)
         for names in (self._names, now):
             for content in (lambda inode: self._contents.get(inode, b""), self._now):
-                state = State(told, tuple(self._tree(root, names, content, "")))
+                state = State(acknowledged, tuple(self._tree(root, names, content, "")))
                 self.states[state] = None
 
     def _tree(
@@ -146,11 +146,11 @@ class Recorder:
                 yield from self._tree(inode, names, content, f"{prefix}{name}/")
 
 
-def _open(path: Path, told: os.stat_result) -> tuple[int, Entry]:
-    mode = stat.S_IMODE(told.st_mode)
-    if stat.S_ISLNK(told.st_mode):
+def _open(path: Path, status: os.stat_result) -> tuple[int, Entry]:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
         return os.open(path, os.O_PATH | os.O_NOFOLLOW), Entry("link", mode, os.fsencode(os.readlink(path)))
-    return os.open(path, os.O_RDONLY), Entry("folder" if stat.S_ISDIR(told.st_mode) else "file", mode)
+    return os.open(path, os.O_RDONLY), Entry("folder" if stat.S_ISDIR(status.st_mode) else "file", mode)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def forks() -> Iterator[Forks]:
 
 
 def acknowledged(folder: Path) -> list[str]:
-    """What the killed process had acknowledged."""
+    """Lines that the killed process had acknowledged."""
     path = _acknowledged(folder)
     return path.read_text().splitlines() if path.exists() else []
 
@@ -63,10 +63,10 @@ def _work(order: dict[str, Any]) -> None:
     folder = Path(order["folder"])
     known = s3_work.all_work(S3Store(**order["store"])) if order["store"] else work.ALL
     failpoint.arm(order["where"])
-    with _acknowledged(folder).open("a") as told:
+    with _acknowledged(folder).open("a") as log:
 
         def acknowledge(line: str) -> None:
-            print(line, file=told, flush=True)
+            print(line, file=log, flush=True)
 
         known[order["name"]].do(folder, acknowledge)
 

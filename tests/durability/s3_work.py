@@ -1,4 +1,4 @@
-"""What is killed on its way to the object store, and what must be there. A server's own disk is not ours to check."""
+"""Work that is killed on its way to the object store, and the checks after it. A server's own disk is not checked."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def upload_all(store: S3Store, folder: Path) -> None:
     upload(store, folder.with_name(f"{folder.name}-before"), lambda _: None)
 
 
-def whole(store: S3Store, folder: Path, told: Sequence[str]) -> None:
-    """What counts as a checkpoint is whole; done again, all of it is there."""
-    _complete_and_whole(store, {int(step) for step in told})
+def whole(store: S3Store, folder: Path, acknowledged: Sequence[str]) -> None:
+    """Complete checkpoints are whole; after the work is done again, all of them are there."""
+    _complete_and_whole(store, {int(step) for step in acknowledged})
     upload(store, folder, lambda _: None)
     _complete_and_whole(store, set(STEPS))
 
@@ -71,10 +71,10 @@ def store_code(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge(versions.store(store, "toy", folder / "source"))
 
 
-def code_is_there(store: S3Store, folder: Path, told: Sequence[str]) -> None:
+def code_is_there(store: S3Store, folder: Path, acknowledged: Sequence[str]) -> None:
     """Stored again it is the same, and checks out."""
     version = versions.store(store, "toy", folder / "source")
-    assert set(told) <= {version}
+    assert set(acknowledged) <= {version}
     assert archive.pack(versions.checkout(store, "toy", version, folder / version)).version == version
 
 
@@ -85,7 +85,7 @@ def collect_garbage(store: S3Store, folder: Path, acknowledge: Acknowledge) -> N
     acknowledge("tidied")
 
 
-def newest_is_whole(store: S3Store, folder: Path, told: Sequence[str]) -> None:
+def newest_is_whole(store: S3Store, folder: Path, acknowledged: Sequence[str]) -> None:
     """The one that stays, before and after it is done again."""
     _complete_and_whole(store, {STEPS[-1]})
     collect_garbage(store, folder, lambda _: None)
@@ -98,10 +98,10 @@ def take_out(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge("out")
 
 
-def all_or_none(store: S3Store, folder: Path, told: Sequence[str]) -> None:
+def all_or_none(store: S3Store, folder: Path, acknowledged: Sequence[str]) -> None:
     """The directory is there with all files, or not at all."""
     out = folder / "out"
-    assert out.exists() or not told
+    assert out.exists() or not acknowledged
     if out.exists():
         assert (out / "__0_0.distcp").read_bytes() == bytes([STEPS[0]]) * 2500
         assert (out / ".metadata").read_bytes() == b"stock metadata"

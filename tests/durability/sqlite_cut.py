@@ -37,7 +37,7 @@ class _Vfs(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL | None:
-    """The SQLite that Python uses; None when it is built into Python, where nobody can get at it."""
+    """The SQLite that Python uses; None when it is built into Python, where calls cannot be intercepted."""
     with open("/proc/self/maps") as maps:
         loaded = {line.split()[-1] for line in maps if "libsqlite3.so" in line}
     assert _sqlite3.__name__
@@ -45,13 +45,13 @@ def library() -> ctypes.CDLL | None:
 
 
 class Disk:
-    """What was synced, by path."""
+    """Synced content, by path."""
 
     def __init__(self) -> None:
         self.synced: dict[str, bytes] = {}
 
     def lay_out(self, source: Path, target: Path) -> None:
-        """What is left of the databases in ``source`` after a power cut, in the new folder ``target``."""
+        """Write to the new folder ``target`` what a power cut leaves of the databases in ``source``."""
         target.mkdir()
         for path, content in self.synced.items():
             if Path(path).parent == source and Path(path).exists():

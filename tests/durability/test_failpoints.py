@@ -78,7 +78,7 @@ def test_killed_on_the_way_to_the_store_nothing_acknowledged_is_lost(
     moto_endpoint: str,  # noqa: F811
     point: str,
 ) -> None:
-    """What counts as a checkpoint is whole, and the work is finished when it is done again."""
+    """Complete checkpoints are whole, and the work is finished when it is done again."""
     where = Bucket(moto_endpoint, f"killed-{IN_S3.index(point)}")
     store = S3Store(**asdict(where))
     store.ensure_bucket()
@@ -90,9 +90,9 @@ def test_killed_on_the_way_to_the_store_nothing_acknowledged_is_lost(
     table[name].prepare(folder)
     died = forker.run(name, folder, f"{point}:{SECOND.get(point, 1)}", asdict(where))
     assert died == -signal.SIGKILL, f"{point} was never reached: no test gets there"
-    told = acknowledged(folder)
-    assert bool(told) == (point in SECOND)
-    table[name].check(folder, told)
+    lines = acknowledged(folder)
+    assert bool(lines) == (point in SECOND)
+    table[name].check(folder, lines)
 
 
 def test_a_name_that_is_no_failpoint_is_refused() -> None:

@@ -15,7 +15,7 @@ from tests.durability import cut, sqlite_cut, work
 pytestmark = pytest.mark.torch
 
 IN_FILES = [name for name in work.ALL if name not in {"ledger", "header"}]
-"""The ledger's files are SQLite's; a header changes in memory, and its digest says whether the rest was written out."""
+"""The ledger's files are SQLite's; a header changes in memory, and its digest shows whether the rest was written."""
 
 
 @pytest.mark.parametrize("name", IN_FILES)
@@ -54,28 +54,28 @@ def test_a_rename_without_a_sync_is_found(
 def test_no_epoch_number_is_given_twice_after_a_power_cut(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every number and epoch that was told is in what SQLite had synced by then; less is not enough."""
+    """Every number and epoch that was acknowledged is in what SQLite had synced by then; less is not enough."""
     if (sqlite := sqlite_cut.library()) is None:
         pytest.skip("SQLite is built into this Python")
     folder, each = tmp_path / "work", work.ALL["ledger"]
     folder.mkdir()
-    told: list[str] = []
+    acknowledged: list[str] = []
     with sqlite_cut.recording(sqlite) as disk:
         each.prepare(folder)
         if mode == "NORMAL":
             weaken(monkeypatch)
 
         def acknowledge(line: str) -> None:
-            told.append(line)
-            disk.lay_out(folder, tmp_path / f"left{len(told)}")
+            acknowledged.append(line)
+            disk.lay_out(folder, tmp_path / f"left{len(acknowledged)}")
 
         each.do(folder, acknowledge)
     if mode == "FULL":
-        for number in range(len(told)):
-            each.check(tmp_path / f"left{number + 1}", told[: number + 1])
+        for number in range(len(acknowledged)):
+            each.check(tmp_path / f"left{number + 1}", acknowledged[: number + 1])
     else:
         with pytest.raises(AssertionError):
-            each.check(tmp_path / "left1", told[:1])
+            each.check(tmp_path / "left1", acknowledged[:1])
 
 
 def weaken(monkeypatch: pytest.MonkeyPatch) -> None:

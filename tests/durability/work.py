@@ -1,4 +1,4 @@
-"""What processes do that are killed, or lose power, on the way: each acknowledges what must survive from then on.
+"""Work of processes that are killed, or lose power, on the way: each acknowledges what must survive from then on.
 
 Every piece of work comes with a check of what is left in its folder: all that was acknowledged, and nothing torn.
 """
@@ -41,7 +41,7 @@ class Work:
     do: Callable[[Path, Acknowledge], None]
     check: Callable[[Path, Sequence[str]], None]
     prepare: Callable[[Path], None] = lambda _: None
-    """What is there before, and on the disk."""
+    """Make what is there before, and on the disk."""
 
 
 # The ledger
@@ -56,9 +56,9 @@ def _count_epochs(folder: Path, acknowledge: Acknowledge) -> None:
             acknowledge(f"epoch {number}")
 
 
-def _no_number_twice(folder: Path, told: Sequence[str]) -> None:
-    given = [int(line.split()[1]) for line in told if line.startswith("number")]
-    opened = {int(line.split()[1]) for line in told if line.startswith("epoch")}
+def _no_number_twice(folder: Path, acknowledged: Sequence[str]) -> None:
+    given = [int(line.split()[1]) for line in acknowledged if line.startswith("number")]
+    opened = {int(line.split()[1]) for line in acknowledged if line.startswith("epoch")}
     with closing(Ledger(f"sqlite:///{folder / 'ledger.db'}", FakeClock())) as ledger:
         assert opened <= {epoch.epoch for epoch in ledger.epochs("gpt")}
         assert ledger.next_epoch("gpt") > max(given, default=0)
@@ -82,13 +82,13 @@ def _copy_to_disk(folder: Path, acknowledge: Acknowledge) -> None:
         acknowledge(f"step {step}")
 
 
-def _newest_copy_is_whole(folder: Path, told: Sequence[str]) -> None:
+def _newest_copy_is_whole(folder: Path, acknowledged: Sequence[str]) -> None:
     memory = Memory("m1", folder.with_name(f"{folder.name}-lost"), folder)
     held = {shard.step for shard in memory.shards() if shard.tier is Tier.DISK}
     for step in held:
         buffers.verify(memory.require("toy", 0, step)[0])
-    acknowledged = [int(line.split()[1]) for line in told]
-    assert max(held, default=0) >= max(acknowledged, default=0)
+    steps = [int(line.split()[1]) for line in acknowledged]
+    assert max(held, default=0) >= max(steps, default=0)
 
 
 def _keep_plan(folder: Path, acknowledge: Acknowledge) -> None:
@@ -105,10 +105,10 @@ def _take_plan(folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge("plan")
 
 
-def _plan_is_whole(folder: Path, told: Sequence[str]) -> None:
+def _plan_is_whole(folder: Path, acknowledged: Sequence[str]) -> None:
     found = list(folder.rglob("metadata-*.pickle"))
     assert all(path.read_bytes() == PLAN for path in found)
-    assert found or not told
+    assert found or not acknowledged
 
 
 def _commit_header(folder: Path, acknowledge: Acknowledge) -> None:
@@ -117,12 +117,12 @@ def _commit_header(folder: Path, acknowledge: Acknowledge) -> None:
         acknowledge(f"step {step}")
 
 
-def _newest_shard_is_whole(folder: Path, told: Sequence[str]) -> None:
+def _newest_shard_is_whole(folder: Path, acknowledged: Sequence[str]) -> None:
     held = buffers.inventory(folder)
     for path, _ in held:
         buffers.verify(path)
-    acknowledged = [int(line.split()[1]) for line in told]
-    assert max((header.step for _, header in held), default=0) >= max(acknowledged, default=0)
+    steps = [int(line.split()[1]) for line in acknowledged]
+    assert max((header.step for _, header in held), default=0) >= max(steps, default=0)
 
 
 # Code
@@ -142,9 +142,9 @@ def _check_out(folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge(packed.version)
 
 
-def _checkout_is_whole(folder: Path, told: Sequence[str]) -> None:
+def _checkout_is_whole(folder: Path, acknowledged: Sequence[str]) -> None:
     found = [path for path in folder.glob("gpt/*") if path.is_dir() and not path.name.startswith(".")]
-    assert {path.name for path in found} >= set(told)
+    assert {path.name for path in found} >= set(acknowledged)
     for path in found:
         # What is there is taken as it is, and given to neighbours.
         assert archive.pack(path).version == path.name
@@ -160,20 +160,20 @@ def _choose(folder: Path, acknowledge: Acknowledge) -> None:
         acknowledge(str(port))
 
 
-def _choice_stands(folder: Path, told: Sequence[str]) -> None:
+def _choice_stands(folder: Path, acknowledged: Sequence[str]) -> None:
     path = folder / "settings.env"
     lines = path.read_text().split() if path.exists() else []
     assert lines in ([], ["HOLDFAST_PORT=5000"], ["HOLDFAST_PORT=6000"])
-    assert len(told) < 2 or lines == ["HOLDFAST_PORT=6000"]
-    assert not told or lines
+    assert len(acknowledged) < 2 or lines == ["HOLDFAST_PORT=6000"]
+    assert not acknowledged or lines
 
 
 def _make_secret(folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge(secret.create(folder / "secret"))
 
 
-def _secret_stays(folder: Path, told: Sequence[str]) -> None:
-    assert secret.create(folder / "secret") in (told or [secret.read(folder / "secret")])
+def _secret_stays(folder: Path, acknowledged: Sequence[str]) -> None:
+    assert secret.create(folder / "secret") in (acknowledged or [secret.read(folder / "secret")])
 
 
 def _name_machines(folder: Path, acknowledge: Acknowledge) -> None:
@@ -181,10 +181,10 @@ def _name_machines(folder: Path, acknowledge: Acknowledge) -> None:
         acknowledge(RosterFile(folder).add(1)[0])
 
 
-def _names_are_given_once(folder: Path, told: Sequence[str]) -> None:
+def _names_are_given_once(folder: Path, acknowledged: Sequence[str]) -> None:
     roster = RosterFile(folder).read()
-    assert set(told) <= set(roster.names)
-    assert all(roster.ever_had(name) for name in told)
+    assert set(acknowledged) <= set(roster.names)
+    assert all(roster.ever_had(name) for name in acknowledged)
 
 
 def _evict(folder: Path, acknowledge: Acknowledge) -> None:
@@ -192,10 +192,10 @@ def _evict(folder: Path, acknowledge: Acknowledge) -> None:
     acknowledge("m0")
 
 
-def _stays_evicted(folder: Path, told: Sequence[str]) -> None:
+def _stays_evicted(folder: Path, acknowledged: Sequence[str]) -> None:
     found = LocalDriver(folder).evicted("m0")
     assert found is None or found.reason == "Xid 79"
-    assert found or not told
+    assert found or not acknowledged
 
 
 def _one_machine(folder: Path) -> None:
@@ -211,8 +211,8 @@ def _hold_node(folder: Path, acknowledge: Acknowledge) -> None:
         acknowledge(f"node{number}")
 
 
-def _nodes_are_ours(folder: Path, told: Sequence[str]) -> None:
-    assert set(told) <= set(RecordFile(folder).read().machines)
+def _nodes_are_ours(folder: Path, acknowledged: Sequence[str]) -> None:
+    assert set(acknowledged) <= set(RecordFile(folder).read().machines)
 
 
 ALL = {
