@@ -23,7 +23,7 @@ EVERY_S = {60.0: 95.0, 30.0: 90.0, 15.0: 80.0}
 """Seconds between two kills -> least productive share wanted, in percent."""
 KILLS = 6
 ENV_KILLS = "BENCH_KILLS"
-"""Fewer kills each, for a look; the page says how many there were."""
+"""Fewer kills each, for a quick run; the page gives their number."""
 ENV_EVERY_S = "BENCH_EVERY_S"
 """Some of the intervals, separated by commas."""
 CALM_S = 15.0

@@ -123,7 +123,7 @@ def _publish(order: dict[str, Any]) -> str:
 
 
 def _ranks(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run a way on all ranks; what each said."""
+    """Run a way on all ranks; the report of each."""
     order = order | {"port": free_ports(1)}
     python = (
         sys.executable if order["way"] in {"save", "holdfast", "fsspec"} else str(VENV / "bin" / "python")

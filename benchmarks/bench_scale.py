@@ -42,7 +42,7 @@ _CLOSED_S = 240.0
 
 @dataclass
 class Costs:
-    """What was measured at one size. Seconds, unless the name says otherwise."""
+    """Measurements at one size. Seconds, unless the name has another unit."""
 
     machines: int
     cpu_share: float = 0.0

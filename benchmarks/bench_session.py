@@ -1,4 +1,4 @@
-"""What Holdfast costs while nothing is wrong: the Session in each step, the agent at rest."""
+"""Holdfast's cost while nothing is wrong: the Session in each step, the agent at rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From costs at some sizes to the cost at a size that nobody tried: a straight line, and what breaks first on it."""
+"""From costs at some sizes to the cost at a size that was not measured: a straight line, and the first limit on it."""
 
 from __future__ import annotations
 

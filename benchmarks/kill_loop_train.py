@@ -17,7 +17,7 @@ EVERY = 10
 
 
 class SavingSession(TimedSession):
-    """What a careful user of a plain launcher writes."""
+    """A session as a careful user of a plain launcher writes it."""
 
     def __init__(self) -> None:
         super().__init__()

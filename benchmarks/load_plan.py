@@ -1,4 +1,4 @@
-"""What it takes one rank of a large job to know what it reads: time and memory, in a process of its own.
+"""Cost of a load plan for one rank of a large job: time and memory, in a process of its own.
 
 ``python -m benchmarks.load_plan FILE TENSORS RANK WORLD FILES``: the metadata in FILE, stock or compact, of so many
 TENSORS in so many FILES, and the load plan of RANK among WORLD ranks, each with an even part of every tensor.

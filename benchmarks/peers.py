@@ -1,4 +1,4 @@
-"""Launchers that restart a job after a rank died, each started as its own documentation says.
+"""Launchers that restart a job after a rank died, each started as its own documentation directs.
 
 They diagnose nothing and keep no checkpoint in memory: what is timed is the way to the restarted job's first step.
 """
@@ -41,7 +41,7 @@ class Peer:
         """Why it cannot run; None when it can."""
         path = VENV / "bin" / self.program
         if not path.exists():
-            return f"{self.name}: {path} is missing (`make bench-peers` tells why)"
+            return f"{self.name}: {path} is missing (`make bench-peers` shows why)"
         shown = subprocess.run([path, "--help"], capture_output=True, text=True, check=False)
         if shown.returncode == 0:
             return None
@@ -106,7 +106,7 @@ PEERS = (
 
 
 def available() -> list[Peer]:
-    """Those that can run here; says which cannot, and why."""
+    """Those that can run here; prints which cannot, and why."""
     here = []
     for peer in PEERS:
         if why := peer.missing:

@@ -22,7 +22,7 @@ DOCS = ROOT / "docs" / "benchmarks.md"
 
 
 def host() -> dict[str, Any]:
-    """What it ran on."""
+    """The host of the run."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

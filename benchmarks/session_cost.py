@@ -23,7 +23,7 @@ class WithoutCopy(Saver):
     """A saver that copies nothing."""
 
     def save(self, *_: object, **__: object) -> None:
-        """Tell of a shard that is there already."""
+        """Report a shard that is there already."""
         self._boundary.saved(self._context.epoch, self._context.shards, 0)
 
 

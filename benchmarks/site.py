@@ -44,7 +44,7 @@ IN_SERVICE = (MachineState.ACTIVE, MachineState.STANDBY)
 
 @dataclass(frozen=True)
 class Site:
-    """What runs, and the folder that keeps it."""
+    """Running services, and the folder that keeps their state."""
 
     settings: Settings
     gateway: Gateway

@@ -1,4 +1,4 @@
-"""What a save at every step costs a job whose steps are short: each rank alternates steps with saves and steps without.
+"""Cost of a save at every step for a job whose steps are short: each rank alternates steps with saves and without.
 
 Run as a job's script beside ``train_gpt.py`` and ``timed_train.py``: rank 0 writes JSON to ``BENCH_STEPS`` with the
 suffix ``.result``. The steps compute all the time, so that whatever the saves do beside them takes its share of the

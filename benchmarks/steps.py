@@ -18,7 +18,7 @@ CALM_STEPS = 10
 
 
 class TooLateError(Exception):
-    """What was waited for did not come."""
+    """The awaited condition did not hold in time."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def wait(
     """Poll until ``condition``.
 
     Raises:
-        TooLateError: not within ``timeout_s``, or ``alive`` says why it cannot come.
+        TooLateError: not within ``timeout_s``, or ``alive`` returns why it cannot come.
     """
     until, ask_at = time.monotonic() + timeout_s, 0.0
     while not condition():

@@ -48,7 +48,7 @@ def running(settings: Settings, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _ended(worker: subprocess.Popen[bytes]) -> None:
-    """Wait for a worker that was told to end; kill it where it does not, with what it started."""
+    """Wait for a worker that was signalled to end; kill it where it does not, with what it started."""
     try:
         worker.wait(_END_S)
     except subprocess.TimeoutExpired:

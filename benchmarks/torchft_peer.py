@@ -72,7 +72,7 @@ PEER = Torchft(NAME, "torchft_lighthouse")
 
 
 def available() -> list[Peer]:
-    """Nothing when it is not installed, which is said."""
+    """Nothing when it is not installed, which is printed."""
     if why := PEER.missing:
         print(f"missing peer {why}", file=sys.stderr, flush=True)
         return []

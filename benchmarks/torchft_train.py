@@ -63,7 +63,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
-        # Every survivor says so: the one that is watched may be the one that died.
+        # Every survivor reports it: the one that is watched may be the one that died.
         note(manager.current_step(), manager.num_participants())
 
 

@@ -4,6 +4,6 @@ Real: each agent's HTTP server on a socket of its own, its authentication, regis
 incarnations and fences, code checkouts from S3 or neighbours, restore sources, and shards that move between machines.
 
 Scripted, since 9,600 processes with torch do not fit on a desk: the rank processes (no process: a timer that sends the
-datagrams of a rank), their stacks, the bytes of their checkpoints (an agent tells which shards it holds; only those
+datagrams of a rank), their stacks, the bytes of their checkpoints (an agent reports which shards it holds; only those
 that move become files), uploads to S3, and the detectors that look at the host, which all machines here share.
 """

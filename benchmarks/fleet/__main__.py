@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fleet --home HOME``: the process of all machines; told what to do through a socket."""
+"""``python -m benchmarks.fleet --home HOME``: the process of all machines, with commands through a socket."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fleet:
         self._machines.pop(name, None)
 
     async def release(self, name: str) -> None:
-        """A dead one starts anew."""
+        """A dead one starts again."""
         if name in self._machines and not self._machines[name].alive:
             await self.boot([name])
 

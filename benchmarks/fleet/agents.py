@@ -1,4 +1,4 @@
-"""The real agent, with what :mod:`benchmarks.fleet` says is scripted put in the places of its parts."""
+"""The real agent, with the scripted parts of :mod:`benchmarks.fleet` in the places of its own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Eye:
 
 
 class _Staging(daemon.Staging):
-    """Shards that are told, not stored, need not be read through in threads."""
+    """Shards that are reported, not stored, need not be read through in threads."""
 
     async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
         memory = self._memory
@@ -147,7 +147,7 @@ class Machine:
         return not self._killed and not self._life.done()
 
     def kill(self) -> None:
-        """It is gone from one moment to the next: connections are reset, nothing is said, nothing listens."""
+        """It is gone from one moment to the next: connections are reset, no goodbye, no listener."""
         self._killed = True
         for each in self.agent.jobs.runs.values():
             Script.tear(each.start.job, each.start.epoch)

@@ -44,7 +44,7 @@ class FleetDriver:
         self._ask("kill", names=[machine])
 
     def release(self, machine: str, incarnation: str = "") -> None:
-        """It starts anew."""
+        """It starts again."""
         self._ask("release", name=machine)
 
     def retire(self, machine: str, incarnation: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A machine's checkpoint memory without the bytes: it tells what it holds, and makes a file of what is asked for."""
+"""A machine's checkpoint memory without the bytes: it reports its shards, and makes a file only of those asked for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ScriptedMemory(Memory):
         self.held[held.job, tier] = replace(held, first=first)
 
     def shards(self, saved: tuple[str, int] | None = None) -> tuple[Shard, ...]:
-        """What it would hold, and what came from other machines."""
+        """Shards that it would hold, and those that came from other machines."""
         scripted = tuple(
             Shard(
                 job=held.job,
@@ -76,7 +76,7 @@ class ScriptedMemory(Memory):
     def find(
         self, job: str, rank: int, step: int, saved_by: int = 0, *, without: Collection[Path] = ()
     ) -> tuple[Path, buffers.ShardHeader] | None:
-        """As it says, a file."""
+        """A shard that it reports, made a file."""
         for (name, tier), held in self.held.items():
             if name == job and held.has(rank, step, saved_by):
                 _write(self.own(job) if tier is Tier.MEMORY else self.peer(job), held, rank, step)
@@ -91,7 +91,7 @@ class ScriptedMemory(Memory):
         return super().require_whole(job, rank, step, saved_by, damaged)
 
     def claims(self, job: str, rank: int, step: int, saved_by: int) -> bool:
-        """Whether it says that it holds a rank's own shard."""
+        """Whether it reports that it holds a rank's own shard."""
         held = self.held.get((job, Tier.MEMORY))
         return held is not None and held.has(rank, step, saved_by)
 

@@ -72,7 +72,7 @@ class ScriptedRank:
         return False
 
     def watch(self, on_exit: Callable[[Any], None] | None) -> None:
-        """Whom to report its end to."""
+        """The receiver of the report of its end."""
         self.expected = on_exit is None
         self._on_exit = on_exit
 

@@ -32,7 +32,7 @@ RANKS = 8
 SCRIPT = "train.py"
 _UP_S = 60.0
 _NOWHERE = "http://127.0.0.1:1"
-# There is nothing that delivery checks could check. Rank logs are files that nobody writes here: looking for 9,600 of
+# There is nothing that delivery checks could check. Rank logs are files that are not written here: looking for 9,600 of
 # them each second would measure the fleet's process.
 _POLICY = """\
 standby: {admission: false}
@@ -45,7 +45,7 @@ fleet = benchmarks.fleet.driver:FleetDriver
 
 
 class FleetSite:
-    """What measurements and tests do with it."""
+    """Operations of measurements and tests on the site."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -58,7 +58,7 @@ class FleetSite:
 
     @property
     def gateway_process(self) -> psutil.Process:
-        """The gateway's, and nobody else's."""
+        """The gateway's process alone."""
         found = pidfile.running(self.settings.home, "gateway")
         assert found is not None, "the gateway does not run"
         return found

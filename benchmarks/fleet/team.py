@@ -1,4 +1,4 @@
-"""What a team's site has that the embedded one has not: PostgreSQL for both databases, TLS from gateway to agents."""
+"""A team's site, other than the embedded one: PostgreSQL for both databases, TLS from gateway to agents."""
 
 from __future__ import annotations
 

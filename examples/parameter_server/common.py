@@ -1,4 +1,4 @@
-"""What the processes of the example share: the task, and messages over HTTP."""
+"""Shared by the processes of the example: the task, and messages over HTTP."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from holdfast import roles
 
 WIDTH, SERVERS = 64, int(os.environ.get("SERVERS", "1"))
 WANTED = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
-"""What is to be learned: y = WANTED * x."""
+"""The function to learn: y = WANTED * x."""
 
 
 def loss(values: Tensor, inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the processes of the example share: a small policy, and messages over HTTP."""
+"""Shared by the processes of the example: a small policy, and messages over HTTP."""
 
 import io
 import threading
@@ -51,7 +51,7 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
 
 
 def ask(address: str, value: Any) -> Any:
-    """Send a value, return the answer. Raises OSError when nobody answers."""
+    """Send a value, return the answer. Raises OSError when no process answers."""
     try:
         with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
             return unpacked(answer.read())
@@ -60,6 +60,6 @@ def ask(address: str, value: Any) -> Any:
 
 
 def best_actions(states: Tensor) -> Tensor:
-    """What the reward worker rewards."""
+    """The actions that the reward worker rewards."""
     hidden = torch.randn(WIDTH, ACTIONS, generator=torch.Generator().manual_seed(1))
     return (states @ hidden).argmax(1)

@@ -1,4 +1,4 @@
-"""The reward worker: says how good actions were."""
+"""The reward worker: rates actions."""
 
 import threading
 

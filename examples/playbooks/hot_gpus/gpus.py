@@ -1,4 +1,4 @@
-"""What runs on the machine: read the heat, hold the clocks. Commands of Holdfast's agent."""
+"""Commands of Holdfast's agent on the machine: read the heat, hold the clocks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SimulatedGpus:
         self._path = path
 
     def throttling(self) -> list[str]:
-        """GPU 0, or nobody."""
+        """GPU 0, or none."""
         gpu = json.loads(self._path.read_text())
         return ["GPU 0"] if gpu["mhz"] > gpu["hot_above_mhz"] else []
 

@@ -34,7 +34,7 @@ async def lower_clocks(case: RecoveryContext) -> str:
     async def act() -> dict[str, Any]:
         return {"machines": await _send(case, "lock_clocks", {"mhz": case.values["mhz"]})}
 
-    # Each attempt anew: one that ended before it has let the clocks go.
+    # Again in each attempt: one that ended before it has let the clocks go.
     done = await case.once("lower_clocks", _attempt(case), {"mhz": case.values["mhz"]}, act)
     return f"clocks of {', '.join(done['machines'])} lowered to {case.values['mhz']} MHz"
 
