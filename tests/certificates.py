@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 AGENT_NAME = "agent.holdfast"
-"""What all agents of a site may share a certificate by: their addresses come and go."""
+"""The name by which all agents of a site may share a certificate: their addresses come and go."""
 _DAY = datetime.timedelta(days=1)
 
 

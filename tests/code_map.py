@@ -1,4 +1,4 @@
-"""The map of the code in ``docs/code-map.md``: each package with the first line that it says of itself.
+"""The map of the code in ``docs/code-map.md``: each package with the first line of its own docstring.
 
 ``python -m tests.code_map`` writes it; a test compares.
 """

@@ -90,7 +90,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure says what the site knew: machines with reasons, incidents, the last words of each service."""
+    """A failure shows the state of the site: machines with reasons, incidents, the last words of each service."""
     report = yield
     if report.failed:
         given = getattr(item, "funcargs", {}).values()

@@ -10,7 +10,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 @dataclass(frozen=True)
 class Part:
-    """What is between ``<!-- name: begin -->`` and ``<!-- name: end -->`` on a page."""
+    """The text between ``<!-- name: begin -->`` and ``<!-- name: end -->`` on a page."""
 
     page: Path
     name: str

@@ -22,7 +22,7 @@ _WRITTEN = {"elastic": "machines"}
 _FILLED_IN = frozenset({"start_from.epoch"})
 """Fields that no person has to give."""
 _LEFT_OUT = {"machines.max": "`machines.want`"}
-"""What counts where a field is left out, other than its model has it."""
+"""Defaults of fields that are left out, where they differ from the model's."""
 
 
 def written_by_code() -> str:

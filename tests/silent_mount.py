@@ -1,4 +1,4 @@
-"""A real mount whose server never answers: a FUSE file system that nobody serves, as an NFS server that is away."""
+"""A real mount whose server never answers: a FUSE file system without a process behind it, as an NFS server away."""
 
 from __future__ import annotations
 

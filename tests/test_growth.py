@@ -1,4 +1,4 @@
-"""What the benchmark of large fleets says about sizes that it did not try."""
+"""Estimates of the benchmark of large fleets for sizes that it did not try."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_cost_is_extended_along_its_line() -> None:
 
 
 def test_the_worst_is_named_first() -> None:
-    """What stays within its limit is not named."""
+    """Costs within their limits are not named."""
     far = {"memory": (900.0, 500.0, "MiB"), "CPU": (4.0, 0.5, "cores"), "stop": (4.0, 5.0, "s")}
     summary = first_to_break(far, 10_000)
     assert summary.startswith(

@@ -71,14 +71,14 @@ async def served(certified: Tls | None = None) -> AsyncIterator[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait for the condition."""
     async with asyncio.timeout(90):
-        while not condition():  # noqa: ASYNC110  (nobody tells)
+        while not condition():  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0.01)
 
 
 async def opened(port: int, first: bytes = b"") -> socket.socket:
-    """A connection that has said so much."""
+    """A connection that has sent so much."""
     loop, made = asyncio.get_running_loop(), socket.socket()
     made.setblocking(False)
     await loop.sock_connect(made, ("127.0.0.1", port))
@@ -100,7 +100,7 @@ async def ended(connection: socket.socket) -> bool:
 
 
 async def answers(port: int, scheme: str = "http", **options: Any) -> bool:
-    """Whether somebody who does as one should is served."""
+    """Whether a well-behaved client is served."""
     async with httpx.AsyncClient(timeout=90, **options) as client:
         return (await client.get(f"{scheme}://127.0.0.1:{port}/")).is_success
 
@@ -237,7 +237,7 @@ async def _say(connection: socket.socket, parts: Iterable[bytes]) -> None:
 
 
 async def test_an_answer_that_is_not_read_is_not_kept(soon: Callable[..., None]) -> None:
-    """Asked for and left lying; the same by somebody who reads is answered whole."""
+    """Requested and not read; the same answer reaches a client that reads it whole."""
     soon(STALL_S=0.5)
     async with served() as port:
         connection = await opened(port, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -320,7 +320,7 @@ async def test_one_of_us_is_never_taken_for_a_stranger() -> None:
 async def test_a_handshake_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And keeps nobody from theirs meanwhile."""
+    """And delays no other client's meanwhile."""
     # A server sets it for its whole process, and so it would stay for the tests after this one.
     monkeypatch.setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", asyncio.constants.SSL_HANDSHAKE_TIMEOUT)
     pki = Authority(tmp_path)

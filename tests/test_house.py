@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "client": BASE | {"client", "agent", "storage"},
 }
 ON_TOP = {"cli"}
-"""What may import all others."""
+"""Packages that may import all others."""
 _TWICE = (
     "Agreement Gateway HoldfastCallback Leases Metrics Part Place Recovered Scenario Settings Stretch Waiting"
 )
@@ -134,7 +134,7 @@ def test_parts_import_only_what_lies_below_them(part: str) -> None:
 
 
 def test_every_part_has_its_rule() -> None:
-    """A new room says what it may use."""
+    """A new package states which others it may use."""
     rooms = {name for name, files in parts().items() if len(files) > 1}
     assert rooms - MAY_IMPORT.keys() - BASE == ON_TOP
 
@@ -249,13 +249,13 @@ def test_operations_load_no_prefect() -> None:
 
 
 def test_the_gateway_reaches_no_task() -> None:
-    """What it does to jobs and machines is an operation."""
+    """Its acts on jobs and machines are operations."""
     gateway = [path for path in parts()["deployments"] if "gateway" in path.parts]
     assert [str(path) for path in gateway if "tasks" in imported(path.read_text())] == []
 
 
 def test_session_loads_neither_prefect_nor_scipy() -> None:
-    """What a training script imports stays small; torch is its own to import."""
+    """The imports of a training script stay small; torch is its own to import."""
     script = (
         "import sys, holdfast\n"
         "assert 'torch' not in sys.modules, 'import holdfast alone loads torch'\n"

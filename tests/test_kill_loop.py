@@ -1,4 +1,4 @@
-"""What the kill loop counts as productive."""
+"""Steps that the kill loop counts as productive."""
 
 from __future__ import annotations
 

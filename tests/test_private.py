@@ -34,7 +34,7 @@ def mode(path: Path) -> int:
 
 
 def as_another_user(command: str, *arguments: object) -> None:
-    """What another user of this machine does."""
+    """Run a command as another user of this machine."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     subprocess.run(
@@ -87,8 +87,8 @@ def test_an_own_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
     assert mode(private.folder(tmp_path / "old")) == 0o700
 
 
-def test_an_own_folder_that_anybody_could_write_to_is_refused(tmp_path: Path) -> None:
-    """What lies in it may be anybody's."""
+def test_an_own_folder_that_every_user_could_write_to_is_refused(tmp_path: Path) -> None:
+    """The files in it may be another user's."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(SettingsError, match=r"every user may write to this folder.*expected mode 0700"):
@@ -118,7 +118,7 @@ def test_a_volume_that_root_mounted_may_be_a_home(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("pages", OPENERS)
 def test_files_in_shared_memory_of_another_user_are_refused(shared: Path, pages: str) -> None:
-    """Control pages and shards: whoever owns the file reads the weights, and writes them."""
+    """Control pages and shards: the file's owner can read the weights, and write them."""
     place = shared / "file"
     as_another_user('head -c 8192 /dev/zero >"$1" && chmod 666 "$1"', place)
     with pytest.raises((SettingsError, CheckpointError), match="belongs to user nobody"):
@@ -128,7 +128,7 @@ def test_files_in_shared_memory_of_another_user_are_refused(shared: Path, pages:
 def test_an_agent_does_not_keep_weights_in_memory_of_another_user(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The folder's name follows from the home's path, so anybody can be first."""
+    """The folder's name follows from the home's path, so any user can make it first."""
     home.mkdir()
     (home / "secret").write_text("s")
     (home / "secret").chmod(0o600)

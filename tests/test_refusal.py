@@ -1,4 +1,4 @@
-"""A refusal is told from silence, through all that HTTP libraries wrap around it."""
+"""Distinguish a refusal from silence, through all that HTTP libraries wrap around it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_this_side_lacks_is_silence(number: int) -> None:
 
 
 def test_a_refused_connection_is_none() -> None:
-    """A real one: the host lives and nobody listens."""
+    """A real one: the host lives and no process listens."""
     with pytest.raises(httpx.ConnectError) as caught:
         httpx.get(f"http://127.0.0.1:{free_ports()}", trust_env=False)
     assert not is_silence(caught.value)

@@ -55,7 +55,7 @@ def test_a_secret_is_replaced_step_by_step_without_a_restart(tmp_path: Path) -> 
 def test_a_file_that_breaks_leaves_the_secret_of_before(
     tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half a rotation stops nobody; the log says so, without the secret."""
+    """Half a rotation stops no service; the log reports it, without the secret."""
     path = write(tmp_path / "secret", "hunter2")
     keys = Keys(path)
     if broken == "gone":
@@ -84,7 +84,7 @@ def test_a_file_that_breaks_leaves_the_secret_of_before(
 def test_who_may_read_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, ours: bool, taken: bool
 ) -> None:
-    """Nobody else, but the group of a file that is another user's."""
+    """Only the owner, and the group of a file that is another user's."""
     path = write(tmp_path / "secret", "s")
     path.chmod(mode)
     owner = path.stat().st_uid

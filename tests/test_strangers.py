@@ -1,4 +1,4 @@
-"""Who must give way where too many wait."""
+"""The order in which connections are dropped where too many wait."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_who_is_known_does_not_count_and_is_not_dropped() -> None:
 
 
 def test_who_is_too_late_is_dropped_and_the_next_time_is_returned() -> None:
-    """None: nobody waits."""
+    """None: no connection waits."""
     gone: list[str] = []
     strangers = Strangers(5)
     assert strangers.sweep(0) is None

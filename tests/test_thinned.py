@@ -1,4 +1,4 @@
-"""What fails again and again is logged now and then."""
+"""An error that repeats is logged now and then."""
 
 from __future__ import annotations
 

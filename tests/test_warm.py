@@ -1,4 +1,4 @@
-"""What tests of one process share is only what is the same for all of them."""
+"""Tests of one process share only what is the same for all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_statements_are_compiled_for_one_ledger_and_run_on_another(tmp_path: Pat
 def test_a_package_that_is_installed_meanwhile_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder's time tells of it."""
+    """The folder's time of change shows it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = {found.plugin.name for found in plugins.installed(EntryPoints.DETECTORS)}
     info = tmp_path / "fans-1.0.dist-info"

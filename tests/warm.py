@@ -1,4 +1,4 @@
-"""What is the same in all tests of one process, made once for all of them instead of once for each."""
+"""Objects that are the same in all tests of one process, made once for all of them instead of once for each."""
 
 from __future__ import annotations
 
