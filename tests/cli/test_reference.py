@@ -77,7 +77,7 @@ def test_every_command_speaks_json() -> None:
 
 
 def test_every_command_that_a_message_or_page_names_exists() -> None:
-    """Commands that messages and pages tell people to type, with the subcommand where there are some."""
+    """Commands in messages and pages that people are to type, with the subcommand where there are some."""
     groups = commands()
     named = [
         (path.relative_to(ROOT), command, rest)

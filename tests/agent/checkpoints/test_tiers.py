@@ -259,7 +259,7 @@ async def test_an_agent_killed_while_uploading_and_its_machine_lost(
     broken: Proxy,
     direct: S3Store,
 ) -> None:
-    """Its unfinished transfer is no checkpoint; its peer has all ranks' shards and the metadata, and saves them alone."""
+    """Its unfinished transfer is no checkpoint; its peer has all shards and the metadata, and saves them alone."""
     await launch(pair, "lost", s3_every=0)
     await hold(pair, "lost", await reach(pair[0], "lost", 10) + 20)
 
