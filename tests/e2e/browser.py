@@ -57,11 +57,11 @@ class Chromium:
         self._process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
         announced = Path(self._profile) / "DevToolsActivePort"
 
-        def said() -> list[str]:
+        def announcement() -> list[str]:
             lines = announced.read_text().splitlines() if announced.exists() else []
             return lines if len(lines) == 2 else []
 
-        port, path = wait_for("Chromium's port", said, DEADLINE_S, every_s=0.02)
+        port, path = wait_for("Chromium's port", announcement, DEADLINE_S, every_s=0.02)
         self.address = f"ws://127.0.0.1:{port}"
         self.control = f"{self.address}{path}"
 

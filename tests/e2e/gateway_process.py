@@ -19,14 +19,14 @@ from holdfast.storage.ledger import Ledger
 from tests.e2e.waiting import end, free_ports, wait_for
 
 NOWHERE = "http://127.0.0.1:1"
-"""Nobody listens there."""
+"""An address without a listener."""
 POLICY = """\
 gateway: {offline_after_s: 100000}
 """
 
 
 class GatewayProcess:
-    """What tests ask of it."""
+    """A gateway's process, as tests use it."""
 
     def __init__(self, settings: Settings, process: psutil.Process) -> None:
         self.settings = settings

@@ -31,10 +31,10 @@ def main() -> None:
     model = torch.nn.Linear(1, 1)
     state = {"model": model, "leases": data.lease_part(server.book if server else None)}
     step = session.restore(state)
-    told = [server.url, token] if server else [None, None]
-    dist.broadcast_object_list(told)
+    shared = [server.url, token] if server else [None, None]
+    dist.broadcast_object_list(shared)
     worker = f"e{os.environ['HOLDFAST_EPOCH']}-r{rank}-{os.getpid()}"
-    splits = data.LeasedSplits(*told, source, worker=worker, batch=BATCH, poll_s=0.05)
+    splits = data.LeasedSplits(*shared, source, worker=worker, batch=BATCH, poll_s=0.05)
     ready: queue.Queue[data.LeasedRows] = queue.Queue(2)  # read ahead of what is committed
     threading.Thread(target=lambda: [ready.put(each) for each in splits], daemon=True).start()
     hurry = Path(option("notes")) / "hurry"

@@ -50,7 +50,7 @@ class Exporter:
 
 
 class Monitoring:
-    """What tests ask of it."""
+    """Prometheus and Alertmanager, as tests use them."""
 
     def __init__(self, port: int) -> None:
         self.exporter = Exporter(port + 2)
@@ -58,7 +58,7 @@ class Monitoring:
         self.alertmanager = httpx.Client(base_url=f"http://127.0.0.1:{port + 1}", timeout=120)
 
     def value(self, query: str) -> float | None:
-        """What a query that selects one series gives; None: nothing."""
+        """The value of a query that selects one series; None: no series."""
         answer = self.prometheus.get("/query", params={"query": query})
         answer.raise_for_status()
         found = answer.json()["data"]["result"]

@@ -58,7 +58,7 @@ keep_processes: {switch_s: 30}
 
 
 class Site:
-    """What tests do with a site, and ask of it."""
+    """A site, with the operations and questions of tests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home.resolve()
@@ -151,8 +151,8 @@ class Site:
         if every_step:
             self._every_step.add(name)
         version = versions.store(self.store, name, code_dir)
-        told = {"spec": spec.model_dump(mode="json"), "code_version": version}
-        answer = self._answered("/v1/jobs", told, lambda: self._stop_recorded(name))
+        request = {"spec": spec.model_dump(mode="json"), "code_version": version}
+        answer = self._answered("/v1/jobs", request, lambda: self._stop_recorded(name))
         assert answer.is_success, answer.text
         self.wait_step(name, first)
         return self.job(name)
@@ -302,7 +302,7 @@ class Site:
     # Machines
 
     def agent(self, machine: str) -> AgentState | None:
-        """What the machine's agent says; None when it does not answer."""
+        """The state that the machine's agent reports; None when it does not answer."""
         address = self.ledger.machine(machine).address
         try:
             url = f"{self.tls.scheme}://{address}/v1/state"
@@ -334,7 +334,7 @@ class Site:
         )
 
     def release_evicted(self) -> None:
-        """Machines that tests broke are repaired: they start anew, and stand by later."""
+        """Machines that tests broke are repaired: they start again, and stand by later."""
         for machine in self.evicted():
             self._ask(f"/v1/machines/{machine}/release")
 
@@ -401,7 +401,7 @@ class Site:
         wait_for("all services answer", lambda: all(service.healthy() for service in waiting))
 
     def evidence(self) -> str:
-        """What a person would look at first: the ledger, the ranks, the last lines of each log."""
+        """The first things that a person would look at: the ledger, the ranks, the last lines of each log."""
         jobs = [job for job in self.ledger.jobs() if job.state not in OVER]
         return "\n".join(
             [
@@ -414,7 +414,7 @@ class Site:
         )
 
     def counts(self) -> dict[str, Any]:
-        """What must not change when nothing is to be done."""
+        """Counts that must not change when nothing is to be done."""
         jobs = self.ledger.jobs()
         return {
             "incidents": len(self.ledger.incidents()),

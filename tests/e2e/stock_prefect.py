@@ -1,4 +1,4 @@
-"""What an operator does with Prefect's own commands: a pool for one of its own workers, and all deployments into it."""
+"""An operator's setup with Prefect's own commands: a pool for one of its own workers, and all deployments into it."""
 
 from __future__ import annotations
 

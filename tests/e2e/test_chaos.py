@@ -1,4 +1,4 @@
-"""`holdfast chaos` on a real site: what it breaks breaks, is recovered, and is told as it was."""
+"""`holdfast chaos` on a real site: its faults break things, are recovered, and are in the report as they were."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.site import Site
 
 
 def chaos(name: str, *options: str, status: int = 0) -> Any:
-    """What the command prints."""
+    """Output of the command."""
     command = [sys.executable, "-m", "holdfast.cli.main", "chaos", name, *options, "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == status, ended.stdout + ended.stderr
@@ -22,8 +22,8 @@ def chaos(name: str, *options: str, status: int = 0) -> Any:
 
 
 @pytest.mark.thorough
-def test_faults_by_plan_are_recovered_and_told(site: Site, name: str) -> None:
-    """A rank is killed, the gateway and the ledger stand still: one epoch more, nobody evicted."""
+def test_faults_by_plan_are_recovered_and_reported(site: Site, name: str) -> None:
+    """A rank is killed, the gateway and the ledger stand still: one epoch more, no eviction."""
     site.submit(name)
     faults = (
         "--faults",

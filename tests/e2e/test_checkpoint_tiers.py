@@ -1,4 +1,4 @@
-"""What is left when several machines go at once, and that the backup is whole again afterwards."""
+"""Checkpoints that are left when several machines go at once; afterwards the backup is whole again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKUP = backups(4, 1, GRID)
 
 
 def started(site: Site, incident: Incident) -> dict[str, Any]:
-    """What the playbook's start restored."""
+    """The sources of the restore at the playbook's start."""
     (start,) = [action for action in site.ledger.actions(incident.id) if action.kind == "start"]
     return dict(start.result or {})
 

@@ -18,7 +18,7 @@ STEPS = 120
 
 
 def write(folder: Path) -> None:
-    """Two sources by the hour; together as many samples as the steps have, which tell their numbers."""
+    """Two sources by the hour; together as many samples as the steps have, each with its number."""
     assert data_train.BATCH == elastic_train.BATCH
     number = 0
     for source, share in (("web", 0.6), ("code", 0.4)):

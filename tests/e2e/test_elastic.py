@@ -108,7 +108,7 @@ def test_a_job_is_scaled_down_up_and_to_zero(site: Site, name: str, tmp_path: Pa
 def test_without_a_standby_a_job_goes_on_with_fewer_machines_and_grows_back(
     site: Site, name: str, tmp_path: Path
 ) -> None:
-    """Whoever is lost, its state is with its peer; a machine that comes back is taken at a step boundary."""
+    """Whichever machine is lost, its peer has its state; a machine that comes back is taken at a step boundary."""
     steps = 400
     submit(site, name, tmp_path, steps)
     site.wait_more_steps(name, 5)

@@ -146,7 +146,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture
 def site(pair: Pair) -> Iterator[Site]:
-    """At rest, with both gateways; a failure tells what the site knew."""
+    """At rest, with both gateways; a failure shows the state of the site."""
     pair.both()
     yield pair.site
     pair.ask_leader()
@@ -254,7 +254,7 @@ def assert_same_machines(site: Site, job: Job, before: dict[str, str]) -> None:
 
 
 def incarnations(site: Site) -> dict[str, str]:
-    """Of all machines: an agent that was told off, or was restarted, has another one."""
+    """Of all machines: an agent that was given up, or was restarted, has another one."""
     return {machine.name: machine.incarnation for machine in site.ledger.machines()}
 
 
@@ -276,7 +276,7 @@ def test_leader_killed_in_the_middle_of_an_incident(pair: Pair, site: Site, name
 
 @pytest.mark.thorough
 def test_leader_killed_right_before_a_rank_dies(pair: Pair, site: Site, name: str) -> None:
-    """Nobody leads when it happens: the agent tells whoever leads next."""
+    """No gateway leads when it happens: the agent reports it to the next one that does."""
     job = site.submit(name)
     before = incarnations(site)
     victim = site.pids(name)[0]

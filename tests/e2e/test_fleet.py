@@ -82,7 +82,7 @@ async def test_commands_reach_all_machines_and_a_dead_one_is_replaced(large: Fle
 
 
 async def _all_hold_a_step(ctx: Context, machines: Sequence[Machine]) -> None:
-    """Wait until each rank's shard is in its machine's memory: nothing is started anew from the first step."""
+    """Wait until each rank's shard is in its machine's memory: no job starts again from the first step."""
     deadline = ctx.clock.now() + DEADLINE_S
     while ctx.clock.now() < deadline:
         states = fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
@@ -95,7 +95,7 @@ async def _all_hold_a_step(ctx: Context, machines: Sequence[Machine]) -> None:
 
 @pytest.mark.thorough
 def test_most_machines_lost_at_once_ask_a_human(large: FleetSite) -> None:
-    """The breaker holds: nobody is evicted, memory stays flat, and what happened can be read."""
+    """The breaker holds: no machine is evicted, memory stays flat, and the report is readable."""
     large.have_standbys(MACHINES)
     out = {machine.name for machine in large.ledger.machines(state=MachineState.CORDONED)}
     job = large.submit("catastrophe", MACHINES)
@@ -107,7 +107,7 @@ def test_most_machines_lost_at_once_ask_a_human(large: FleetSite) -> None:
     assert f"{LOST_AT_ONCE - 8} more" in incident.summary
     assert {machine.name for machine in large.ledger.machines(state=MachineState.CORDONED)} == out
     assert large.ledger.job("catastrophe").state is JobState.FAILED
-    large.wait("all reported", lambda: _heard(large, incident.id) >= LOST_AT_ONCE // 2, DEADLINE_S)
+    large.wait("all reported", lambda: _reported(large, incident.id) >= LOST_AT_ONCE // 2, DEADLINE_S)
     assert large.gateway_process.memory_info().rss - before < GROWTH_BYTES
     actions = large.ledger.actions(incident.id)
     report = story.markdown(incident, actions, incident.summary, Verdict(), incident.closed_at).splitlines()
@@ -115,5 +115,5 @@ def test_most_machines_lost_at_once_ask_a_human(large: FleetSite) -> None:
     assert max(map(len, report)) < 1000
 
 
-def _heard(large: FleetSite, incident_id: str) -> int:
+def _reported(large: FleetSite, incident_id: str) -> int:
     return len(large.ledger.incident(incident_id).alerts)

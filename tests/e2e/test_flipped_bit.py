@@ -1,4 +1,4 @@
-"""A bit of a weight flips on one machine: nothing is infinite, no check fails, and nobody has to notice."""
+"""A bit of a weight flips on one machine: no value is infinite, no check fails, and no person has to notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What once ended healthy jobs or cost healthy machines, with real processes: deaths in a row, habits, late roots."""
+"""Conditions that once ended healthy jobs or cost healthy machines, with real processes: deaths, habits, late roots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_independent_kills_steps_apart_are_each_retried(site: Site, name: str) -
     assert site.evicted() == set()
 
 
-def test_an_evaluation_that_nobody_declared_is_no_hang(site: Site, name: str, tmp_path: Path) -> None:
+def test_an_undeclared_evaluation_is_no_hang(site: Site, name: str, tmp_path: Path) -> None:
     """One rank computes for 20 s between steps of 0.1 s, again and again, while the other waits."""
     paced = Paced(tmp_path, EVALUATES)
     site.submit(name, code_dir=paced.code, first=10)

@@ -43,8 +43,10 @@ def held_by_gloo(site: Site, incident: Incident) -> set[int]:
     (``holdfast/agent/ranks/blocked.py``; a test there has one for certain. It comes now and then.)
     """
     (paused,) = site.ledger.actions(incident.id, "pause")
-    told = (paused.result or {})["not_kept"]
-    return {rank for why, ranks in told.items() for rank in ranks if "but in " in why and "(torch/" in why}
+    not_kept = (paused.result or {})["not_kept"]
+    return {
+        rank for why, ranks in not_kept.items() for rank in ranks if "but in " in why and "(torch/" in why
+    }
 
 
 def diagnosed_beside_the_training(site: Site, incident: Incident) -> None:

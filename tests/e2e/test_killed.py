@@ -33,7 +33,7 @@ DONE = {
 
 @dataclass(frozen=True)
 class Kill:
-    """Who is killed, and after which finished action of which playbook."""
+    """The process to kill, and after which finished action of which playbook."""
 
     playbook: IncidentClass
     action: str

@@ -1,4 +1,4 @@
-"""Where a playbook must not go on by itself: it says what it would do, or asks a human, and touches no machine."""
+"""Where a playbook must not go on by itself: it reports its plan, or asks a human, and touches no machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.waiting import wait_for
 
 
 def test_observe_mode_touches_nothing(site: Site, name: str) -> None:
-    """A job in mode `observe` gets an incident that says what would be done; its ranks go on."""
+    """A job in mode `observe` gets an incident with the plan of the recovery; its ranks go on."""
     before = site.submit(name, mode=Mode.OBSERVE).machines
     pids = site.pids(name)
     site.fault("xid-79", before[0])
@@ -34,14 +34,14 @@ def test_observe_mode_touches_nothing(site: Site, name: str) -> None:
     assert site.evicted() == set()
     assert site.ledger.actions(incident.id) == []
 
-    # Nobody was allowed to evict it while it trained; into the pool it does not go.
+    # It must not be evicted while it trains; into the pool it does not go.
     site.http.post(f"/v1/jobs/{name}/stop").raise_for_status()
     assert site.evicted() == {before[0]}
     assert "Xid 79" in (site.ledger.machine(before[0]).cordon_reason or "")
 
 
 def test_bug_in_the_first_version_asks_a_human(site: Site, name: str, tmp_path: Path) -> None:
-    """There is nothing to roll back to: the job stops, the reason is said, and no machine is blamed."""
+    """There is nothing to roll back to: the job stops, the reason is reported, and no machine is blamed."""
     source = (EXAMPLES / "train_gpt.py").read_text()
     (tmp_path / "train_gpt.py").write_text(with_bug(source, "train_gpt.py"))
     before = site.submit(name, code_dir=tmp_path, first=0).machines
@@ -80,7 +80,7 @@ def test_empty_pool_gets_a_machine_while_the_job_waits(site: Site, name: str) ->
 
 
 def test_agent_with_a_wrong_secret_is_refused(site: Site, tmp_path: Path) -> None:
-    """It says what to do and ends; the gateway counts it and does not know the machine."""
+    """It prints the remedy and ends; the gateway counts it and does not know the machine."""
     secret.create(tmp_path / "secret")
     command = [sys.executable, "-m", "holdfast.agent", "--machine", "stranger", "--home", str(tmp_path)]
     env = os.environ | {"HOLDFAST_PORT": str(site.settings.port), "HOLDFAST_PRELOAD": "json"}

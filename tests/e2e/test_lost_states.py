@@ -27,7 +27,7 @@ class Fuse:
 '''
 
 
-def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, name: str) -> None:
+def test_a_job_whose_states_are_all_lost_asks_before_it_starts_from_scratch(site: Site, name: str) -> None:
     """Both machines lose memory and disk, and nothing was in S3 yet: step 0 is a person's decision."""
     before = site.submit(name, spare=2, s3_every=FOR_EVER).machines
     site.wait_more_steps(name, 10)

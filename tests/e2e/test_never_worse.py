@@ -30,7 +30,7 @@ def test_training_goes_on_without_the_control_plane(site: Site, name: str) -> No
         assert_dead(site, "gateway", "worker", "prefect")
         site.wait_more_steps(name, 30)
         assert site.pids(name) == pids
-    # Back again, the gateway hears of all the steps, and takes its own absence for nobody's fault.
+    # Back again, the gateway hears of all the steps, and takes its own absence for no one's fault.
     now = site.step(name)
     wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
     site.wait_more_steps(name, 10)
@@ -47,7 +47,7 @@ def test_a_ledger_that_is_locked_for_a_while_ends_no_rank(site: Site, name: str)
     try:
         other.execute("BEGIN IMMEDIATE")
         time.sleep(LOCKED_S)
-        # They are asked: what they tell lies in no ledger.
+        # The agents are asked: their answers are in no ledger.
         site.wait_step(name, before + 1)
         other.execute("ROLLBACK")
     finally:
@@ -170,7 +170,7 @@ def _is_dismissed(site: Site, name: str) -> bool:
 
 
 def test_stopped_gateway_is_not_taken_for_dead_machines(site: Site, name: str) -> None:
-    """A gateway that was frozen longer than any heartbeat limit evicts nobody when it wakes."""
+    """A gateway that was frozen longer than any heartbeat limit evicts no machine when it wakes."""
     site.submit(name)
     gateway = site.service("gateway")
     gateway.suspend()

@@ -41,7 +41,7 @@ def careful(asking: Site) -> Iterator[Site]:
 
 
 def cli(site: Site, *words: str) -> str:
-    """What a command prints."""
+    """Output of a command."""
     done = subprocess.run(
         [sys.executable, "-m", "holdfast.cli.main", *words],
         env=os.environ | {"HOLDFAST_HOME": str(site.home), "COLUMNS": "400"},
@@ -55,7 +55,7 @@ def cli(site: Site, *words: str) -> str:
 
 
 def page(site: Site, view: str) -> dict[str, Any]:
-    """What the status page draws from."""
+    """Data of a view of the status page."""
     answer = site.http.get(f"/v1/page/{view}")
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()
@@ -103,7 +103,7 @@ def report(site: Site, name: str, kind: str, machine: str) -> None:
 def test_a_rank_that_dies_while_a_slow_machine_is_looked_for_ends_the_search(
     careful: Site, name: str
 ) -> None:
-    """All others wait for it: it is recovered at once, and the report says what was worked on before."""
+    """All others wait for it: it is recovered at once, and the report names the work before it."""
     site = careful
     machines = site.submit(name, spare=0).machines
     say(site, name, IncidentClass.FAIL_SLOW)
@@ -174,7 +174,7 @@ def test_a_signal_about_a_held_job_waits_where_people_see_it(site: Site, name: s
     assert kept() == []
 
 
-def test_a_refused_command_line_is_told_in_its_own_words(site: Site, name: str) -> None:
+def test_a_refused_command_line_is_shown_in_its_own_words(site: Site, name: str) -> None:
     """All ranks end with status 2: no machine is looked at, nothing is replayed, a person reads the message."""
     machines = site.submit(name, "--warm-up", "10", first=0).machines
     incident = wait_closed(site, name)
@@ -198,7 +198,7 @@ def test_a_machine_that_came_back_while_its_eviction_was_asked_about_stays(caref
     site.fault("kill-agent", machines[1])
     wait_for("its agent is gone", lambda: site.agent(machines[1]) is None)
     site.driver.release(machines[1])
-    wait_for("it registers anew", lambda: site.ledger.machine(machines[1]).incarnation != before)
+    wait_for("it registers again", lambda: site.ledger.machine(machines[1]).incarnation != before)
     answer = {"approve": True, "by": "ann", "reason": "replace it"}
     site.http.post(f"/v1/incidents/{name}-1/approve", json=answer).raise_for_status()
     incident = site.wait_recovered(name)

@@ -75,7 +75,7 @@ def test_killed_rank_is_retried_in_place(site: Site, name: str) -> None:
     assert incident.rank == 1
     assert_in_place(site, name, before)
     first, second = site.epochs(name)
-    # The step that was under way when the rank died was completed by nobody.
+    # The step that was under way when the rank died was completed by no rank.
     assert (first.last_step or 0) - 1 <= second.start_step
     assert second.first_step == second.start_step + 1
 
@@ -116,7 +116,7 @@ def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
 
 @pytest.mark.thorough
 def test_rank_that_does_not_end_is_a_hang(site: Site, name: str, tmp_path: Path) -> None:
-    """All steps are done and the other rank has ended: the job starts anew from its last step, and is done."""
+    """All steps are done and the other rank has ended: the job starts again from its last step, and is done."""
     source = (EXAMPLES / "train_gpt.py").read_text().rstrip()
     assert source.endswith("main()")
     once = tmp_path / "once"
@@ -183,9 +183,9 @@ def test_update_takes_effect_now(site: Site, name: str, tmp_path: Path) -> None:
     assert hold.result["held"], hold.result
     first, second = site.epochs(name)
     assert second.code_version == version
-    # The step that all ranks were held at; the ledger may not have heard of the last few before it.
+    # The step that all ranks were held at; the ledger may not have the last few before it.
     assert second.start_step == hold.result["step"] >= (first.last_step or 0)
-    assert "urgent change" in said_by_rank_0(site, name, 2)
+    assert "urgent change" in log_of_rank_0(site, name, 2)
 
 
 def test_lazy_update_rides_on_the_next_restart(site: Site, name: str, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_lazy_update_rides_on_the_next_restart(site: Site, name: str, tmp_path: 
     assert any(alert.evidence.get("signal") == "SIGABRT" for alert in incident.alerts)
     assert_in_place(site, name, before)
     assert [epoch.code_version for epoch in site.epochs(name)] == [old, version]
-    assert "lazy change" in said_by_rank_0(site, name, 2)
+    assert "lazy change" in log_of_rank_0(site, name, 2)
 
 
 def test_code_bug_is_rolled_back(site: Site, name: str, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_code_bug_is_rolled_back(site: Site, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_nan_that_does_not_come_again_evicts_nobody(site: Site, name: str) -> None:
+def test_nan_that_does_not_come_again_evicts_no_machine(site: Site, name: str) -> None:
     """One damaged product: checks and replay find nothing, and training goes on from the last good step."""
     before = site.submit(name, machines=4, spare=0).machines
     planted = machine_dir(site.home, before[2]) / "faults" / "nan.json"
@@ -336,8 +336,8 @@ def changed(site: Site, name: str, folder: Path, line: str) -> str:
     return version
 
 
-def said_by_rank_0(site: Site, name: str, epoch: int) -> str:
-    """What rank 0 wrote in an epoch."""
+def log_of_rank_0(site: Site, name: str, epoch: int) -> str:
+    """Lines that rank 0 wrote in an epoch."""
     return (
         machine_dir(site.home, site.job(name).machines[0]) / "logs" / name / f"e{epoch}-r0.log"
     ).read_text()
@@ -369,14 +369,14 @@ def test_a_prefect_event_is_a_signal(site: Site, name: str) -> None:
         "payload": {"kind": "gpu_lost", "error": "found by the night's check"},
     }
 
-    def heard() -> Incident | None:
-        """Prefect keeps no event for a listener that is away for a moment: whoever emits it does so again."""
+    def received() -> Incident | None:
+        """Prefect keeps no event for a listener that is away for a moment: a real sender emits it again."""
         for _ in range(2):
             answer = site.prefect.post("/events", json=[event])
             assert answer.is_success, answer.text
         return site.incident(name)
 
-    wait_for("the event is heard", heard, every_s=2.0)
+    wait_for("the event is received", received, every_s=2.0)
     incident = assert_one_incident(site, name, IncidentClass.MACHINE_FAULT, REPLACED)
     assert incident.alerts[0].evidence["source"] == "prefect"
     assert_replaced(site, name, before, before[1])

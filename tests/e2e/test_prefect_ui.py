@@ -1,4 +1,4 @@
-"""What an engineer sees in the Prefect UI, in a real browser."""
+"""An engineer's view of a recovery in the Prefect UI, in a real browser."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_dead_machine_is_replaced_and_its_incident_can_be_read(site: Site, name:
 
     screenshot = tmp_path / "incident.png"
     page = look(site, f"/runs/flow-run/{run['id']}", "swapped in", screenshot)
-    told = run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"
-    for text in (*told, "Task Runs", "Logs", "Artifacts", "Parameters"):  # tabs that docs/operations.md names
+    run_texts = run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"
+    for text in (*run_texts, "Task Runs", "Logs", "Artifacts", "Parameters"):  # tabs of docs/operations.md
         assert text in page, text
     width, height, different = shades(screenshot)
     assert (width, height) == (1400, 1200)
@@ -75,7 +75,7 @@ def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) 
 
 
 def look(site: Site, path: str, text: str, screenshot: Path, *, height: int = 1200) -> str:
-    """Log in as the CLI says, go to ``path`` of the UI, wait for ``text``; the document."""
+    """Log in with the CLI's address, go to ``path`` of the UI, wait for ``text``; the document."""
 
     async def person() -> str:
         async with browser() as tab:

@@ -1,4 +1,4 @@
-"""Real faults of the kernel and of S3 underneath a real job: the right class, the right playbook, nobody innocent."""
+"""Real faults of the kernel and of S3 underneath a real job: the right class and playbook, no innocent machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def control_group(controller: str) -> None:
 
 
 def test_a_disk_that_turns_read_only_costs_its_machine(site: Site, name: str, tmp_path: Path) -> None:
-    """Told by the agent's look at its mounts, while the job trains; nobody reported anything."""
+    """Detected by the agent's look at its mounts, while the job trains, without any other report."""
     before = submit(site, name, tmp_path)
     with lasting(site.home, "readonly-disk", before[1]):
         incident = site.wait_recovered(name)
@@ -84,7 +84,7 @@ def test_a_disk_that_turns_read_only_costs_its_machine(site: Site, name: str, tm
 
 
 def test_a_mount_whose_server_never_answers_costs_its_machine(site: Site, name: str, tmp_path: Path) -> None:
-    """Whoever touches it is stuck in the kernel; neither the agent's look nor the eviction is."""
+    """A process that touches it is stuck in the kernel; neither the agent's look nor the eviction is."""
     before = submit(site, name, tmp_path)
     with silent(machine_dir(site.home, before[1]) / "shared"):
         incident = site.wait_recovered(name)

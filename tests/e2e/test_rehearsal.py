@@ -1,4 +1,4 @@
-"""A job whose checkpoints would not come back: found while it trains, told with its path, over when it is mended."""
+"""A job whose checkpoints would not come back: found while it trains, reported with the path, over when it is fixed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doctor(site: Site, name: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def restore_of(site: Site, name: str) -> str:
-    """What ``holdfast status`` and the status page show."""
+    """The state of the restore in ``holdfast status`` and on the status page."""
     jobs = site.http.get("/v1/status").json()["jobs"]
     return next(str(job["restore"]["told"]) for job in jobs if job["name"] == name)
 
@@ -61,9 +61,9 @@ def test_what_cannot_be_restored_is_found_while_the_job_trains(site: Site, name:
     assert incident.incident_class is IncidentClass.CHECKPOINT_UNRESTORABLE, site.describe(name)
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "not trusted" in incident.summary
-    told = restore_of(site, name)
-    assert told.startswith("NOT RESTORABLE: ")
-    path = told.removeprefix("NOT RESTORABLE: ").partition(":")[0]
+    reported = restore_of(site, name)
+    assert reported.startswith("NOT RESTORABLE: ")
+    path = reported.removeprefix("NOT RESTORABLE: ").partition(":")[0]
     assert path in incident.summary
     status, rows = doctor(site, name)
     assert status == 1

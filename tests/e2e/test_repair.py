@@ -62,7 +62,7 @@ def test_a_reset_brings_the_machine_back_as_a_standby(repairing: Site, tools: To
     assert [each["machine"] for each in shown] == [machine]
 
 
-def test_what_the_tools_cannot_mend_stays_out_with_a_ticket(repairing: Site, tools: Tools) -> None:
+def test_what_the_tools_cannot_repair_stays_out_with_a_ticket(repairing: Site, tools: Tools) -> None:
     """The reset is refused, the restart is done, and EUD still fails."""
     site = repairing
     tools.be(smi="busy", dcgmi="fails")

@@ -52,13 +52,13 @@ def quota() -> None:
 def test_a_machine_with_less_than_half_of_its_processor_time_is_replaced(
     site: Site, name: str, tmp_path: Path
 ) -> None:
-    """All wait for it: nobody fails. Its rank is slow in the phase that computes, five looks in a row."""
+    """All wait for it, and no rank fails. Its rank is slow in the phase that computes, five looks in a row."""
     (tmp_path / "train.py").write_text(SCRIPT)
     machines = site.submit(name, machines=4, code_dir=tmp_path, script="train.py").machines
     site.wait_more_steps(name, 20)
     with lasting(site.home, "slow-machine", machines[2], percent=60):
         wait_for(
-            lambda: f"a straggler is told: {site.describe(name)}",
+            lambda: f"a straggler is reported: {site.describe(name)}",
             lambda: AlertKind.STRAGGLER in {alert.kind for alert in site.ledger.alerts_of(machines[2])},
             150,
         )

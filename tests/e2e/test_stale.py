@@ -1,4 +1,4 @@
-"""What is stale, resolved, unknown or unsigned makes nothing happen; a control shows that the like of it would."""
+"""Stale, resolved, unknown or unsigned events cause no action; a control shows that the like of them would."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ def alert(of: Job, /, **fields: Any) -> dict[str, Any]:
 
 def webhook(job: Job, status: str, **labels: str) -> dict[str, Any]:
     """An Alertmanager payload with one Xid 79 of the job's first machine."""
-    told = {"alertname": "HoldfastXid", "kind": "xid", "xid": "79", "holdfast_job": job.name} | labels
-    one = {"status": status, "labels": told | {"machine": job.machines[0]}, "fingerprint": f"e2e-{job.name}"}
+    common = {"alertname": "HoldfastXid", "kind": "xid", "xid": "79", "holdfast_job": job.name} | labels
+    one = {
+        "status": status,
+        "labels": common | {"machine": job.machines[0]},
+        "fingerprint": f"e2e-{job.name}",
+    }
     return {"version": "4", "status": status, "alerts": [one]}
 
 
@@ -47,7 +51,7 @@ def test_nothing_that_is_stale_acts(site: Site, job: Job) -> None:
     """Every kind of refused report, one after the other, with the words that say why."""
     before = site.counts()
     incarnation = site.ledger.machine(job.machines[0]).incarnation
-    # Of a kind that nobody sent in that epoch: what is known already is a duplicate.
+    # Of a kind that was not sent in that epoch: what is known already is a duplicate.
     late = alert(job, kind="non_finite", epoch=1, incarnation=incarnation, evidence={"step": 1})
     refusals = {
         "stale epoch": (late, 409, "epoch 2"),
@@ -71,7 +75,7 @@ def test_nothing_that_is_stale_acts(site: Site, job: Job) -> None:
 
 @pytest.mark.thorough
 def test_resolved_webhook_does_not_act(site: Site, job: Job) -> None:
-    """Alertmanager's word that an Xid is over evicts nobody, nor do unknown jobs and kinds beside it."""
+    """Alertmanager's report that an Xid is over evicts no machine, nor do unknown jobs and kinds beside it."""
     before = site.counts()
     payload = webhook(job, "resolved")
     payload["alerts"] += webhook(job, "firing", holdfast_job="nobody-s-job")["alerts"]
@@ -119,7 +123,7 @@ def test_stale_commands_are_refused_by_the_agent(site: Site, job: Job) -> None:
         answer = httpx.post(f"{url}{path}", json=body, headers=site.headers, timeout=120)
         assert answer.status_code == 409, (path, answer.text)
         assert answer.json()["error"] == "StaleError"
-    # A fence of the first epoch says nothing new: the second one goes on.
+    # A fence of the first epoch has no news: the second one goes on.
     late = {"job": job.name, "epoch": 1, "incarnation": machine.incarnation}
     httpx.post(f"{url}/v1/fence", json=late, headers=site.headers, timeout=120).raise_for_status()
     assert_nothing_acts(site, before, job.name)

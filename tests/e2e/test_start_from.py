@@ -77,7 +77,7 @@ def test_a_job_starts_from_a_folder_of_stock_torch(site: Site, name: str, tmp_pa
 
 
 @pytest.mark.thorough
-def test_what_does_not_fit_is_said_at_submission_or_by_the_script(
+def test_what_does_not_fit_is_reported_at_submission_or_by_the_script(
     site: Site, name: str, tmp_path: Path
 ) -> None:
     """A part that is not there; then shapes, which only the script knows."""

@@ -28,7 +28,7 @@ def test_page_shows_a_recovery_and_evicts_by_hand(site: Site, name: str, tmp_pat
 
 
 async def look(site: Site, name: str, machine: str, folder: Path) -> None:
-    """What a person does; with SCREENSHOTS=FOLDER the documentation's pictures are taken on the way."""
+    """Use the page as a person does; with SCREENSHOTS=FOLDER the documentation's pictures are taken on the way."""
     shots = Path(os.environ.get("SCREENSHOTS", str(folder)))
     async with browser() as tab:
         await tab.size(1280, 860)

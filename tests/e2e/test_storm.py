@@ -40,7 +40,7 @@ async def test_a_storm_does_not_drown_the_root(tmp_path: Path, seconds: int) -> 
         sender = Sender(gateway)
         await sender.storm(0, PER_S * seconds // 2)
         before = gateway.resident_bytes
-        # By now the incident has more echoes and more evidence than anybody reads.
+        # By now the incident has more cascading failures and more evidence than a person reads.
         root = asyncio.create_task(sender.until_taken(_root()))
         await sender.storm(PER_S * seconds // 2, PER_S * seconds)
         await root
@@ -77,7 +77,7 @@ def _root() -> dict[str, Any]:
 
 
 async def _healthy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An agent that answers, whoever asks."""
+    """An agent that answers every request."""
     while await reader.readline() not in (b"\r\n", b""):
         pass
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
@@ -103,8 +103,8 @@ class Sender:
                 await asyncio.sleep(max(0.0, begun + (number - first) / PER_S - time.monotonic()))
                 await self._gate.acquire()
                 now = time.time()
-                told = {"job": JOB, "at": now, "incarnation": "i1", "fingerprint": f"alert-{number}"}
-                body = told | storm(number, now)
+                common = {"job": JOB, "at": now, "incarnation": "i1", "fingerprint": f"alert-{number}"}
+                body = common | storm(number, now)
                 tasks.create_task(self._one(body))
 
     async def until_taken(self, body: dict[str, Any]) -> None:

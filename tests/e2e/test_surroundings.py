@@ -63,7 +63,7 @@ def test_healthy_job_is_checked_and_goes_on_in_place(
 
 
 def hold(site: Site, name: str) -> tuple[str, ...]:
-    """A job that is held, so that its loss does not tell of the fault before a person does; its machines."""
+    """A job that is held, so that its loss does not show the fault before a person does; its machines."""
     machines = site.submit(name).machines
 
     def held() -> bool:
@@ -159,12 +159,12 @@ def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
 
 @pytest.mark.thorough
 def test_standby_that_computes_wrongly_leaves_the_pool(site: Site) -> None:
-    """The scheduled inspection computes on every standby; a dry run only tells."""
+    """The scheduled inspection computes on every standby; a dry run only reports."""
     site.have_standbys(3)
     bad, *good = site.standbys()
     site.fault("bad-matmul", bad)
-    told = site.run_deployment("inspect-standbys", {"inspection": {"dry_run": True}})
-    (artifact,) = wait_for("the findings", lambda: site.artifacts(told))
+    dry_run = site.run_deployment("inspect-standbys", {"inspection": {"dry_run": True}})
+    (artifact,) = wait_for("the findings", lambda: site.artifacts(dry_run))
     assert "rows are wrong" in artifact["data"]
     assert bad in site.standbys()
     site.run_deployment("inspect-standbys", {"inspection": {}})

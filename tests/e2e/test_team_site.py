@@ -62,7 +62,7 @@ class Team:
         self.site: Site
 
     def prepare(self) -> None:
-        """What an operator has before `holdfast up`."""
+        """Prepare the files that an operator has before `holdfast up`."""
         servers.create_database(self.database, "prefect")
         server = self.database.partition("@")[2].rpartition("/")[0]
         with_password = f"holdfast:{PASSWORDS['database']}@{server}"
@@ -141,14 +141,14 @@ def process_worker(team: Team, pool: str) -> Iterator[Path]:
     yield from _process(command, team.folder, environment, team.folder)
 
 
-def _process(command: list[str], folder: Path, environment: dict[str, str], told: Path) -> Iterator[Path]:
+def _process(command: list[str], folder: Path, environment: dict[str, str], result: Path) -> Iterator[Path]:
     (folder / "run").mkdir(exist_ok=True)
     with (folder / "process.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=os.environ | environment, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        yield told
+        yield result
     finally:
         started = [process, *psutil.Process(process.pid).children(recursive=True)]
         process.terminate()
@@ -174,7 +174,7 @@ def poke(path: Path, line: str) -> str:
 
 
 def test_databases_and_doors(team: Team) -> None:
-    """Both databases are PostgreSQL; gateway, agents and Prefect let nobody in without TLS and secrets."""
+    """Both databases are PostgreSQL; gateway, agents and Prefect refuse access without TLS and secrets."""
     site = team.site
     machine = site.ledger.machines()[0]
     assert "'holdfast'" in team.dump("prefect"), "the work pool"
@@ -228,7 +228,7 @@ def test_recoveries_go_on_while_certificates_and_secret_are_replaced(team: Team,
 
 
 def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: str) -> None:
-    """Each is handed a run of the same attempt at the same moment; the other is told who acts, and ends."""
+    """Each is handed a run of the same attempt at the same moment; the other learns the holder's name, and ends."""
     site = team.site
     site.submit(name)
     with second_worker(team) as other, site.unsupervised():
@@ -305,7 +305,7 @@ def test_nothing_secret_is_to_be_found(team: Team) -> None:
     assert "job-crash" in places["prefect's database"]
     assert "incident" in places["ledger"]
     found = [
-        (what, where) for what, value in secrets.items() for where, told in places.items() if value in told
+        (what, where) for what, value in secrets.items() for where, text in places.items() if value in text
     ]
     assert found == []
     assert secret.read(team.mounted / "shared-secret") == PASSWORDS["second secret"]

@@ -44,8 +44,8 @@ def test_every_second_of_a_job_is_accounted_for(site: Site, name: str) -> None:
     assert sum(row.last_step - row.first_step + 1 for row in stretches) >= site.ledger.max_step(name) - 50
     assert any(row.stall_s > 0 for row in stretches), "a checkpoint at every step takes some time"
 
-    def told() -> str | None:
+    def ettr_metrics() -> str | None:
         text = httpx.get(f"{site.settings.gateway}/metrics", headers=site.headers, timeout=60).text
         return text if f'holdfast_job_ettr{{job="{name}"' in text else None
 
-    assert 'phase="pausing"' in wait_for("the metrics of the job", told)
+    assert 'phase="pausing"' in wait_for("the metrics of the job", ettr_metrics)

@@ -1,4 +1,4 @@
-"""Waiting for conditions and for the ends of processes, and ports that nobody uses."""
+"""Waiting for conditions and for the ends of processes, and ports that are free."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def wait_for(
         if seen := look():
             return seen
         if time.monotonic() > deadline:
-            told = what if isinstance(what, str) else what()
-            raise AssertionError(f"not within {timeout_s:.0f} s: {told}")
+            expected = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout_s:.0f} s: {expected}")
         time.sleep(every_s)
 
 
