@@ -1,4 +1,4 @@
-"""What ranks do at a named place instead of going on."""
+"""Faults: acts of ranks at a named place instead of going on."""
 
 from __future__ import annotations
 

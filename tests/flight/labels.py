@@ -1,4 +1,4 @@
-"""What was done to whom in which recording."""
+"""Labels: the fault of each recording, and its rank."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _mesh(sizes: dict[str, int]) -> DeviceMesh:
 
 
 def ddp(sizes: dict[str, int], at: At) -> Callable[[], None]:
-    """DDP; the loss is averaged, rank 0 writes a checkpoint while the others wait, and everybody evaluates."""
+    """DDP; the loss is averaged, rank 0 writes a checkpoint while the others wait, and every rank evaluates."""
     model = DistributedDataParallel(_model())
     rank = dist.get_rank()
 
@@ -71,8 +71,8 @@ def ddp(sizes: dict[str, int], at: At) -> Callable[[], None]:
         if not at("barrier"):
             dist.barrier()
         at("eval")
-        told: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(told, {"rank": rank})
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, {"rank": rank})
 
     return step
 
@@ -267,13 +267,13 @@ def late(sizes: dict[str, int], at: At) -> Callable[[], None]:
 
 
 def leader(sizes: dict[str, int], at: At) -> Callable[[], None]:
-    """Rank 0 collects what all others measured, and tells them what comes next."""
+    """Rank 0 collects what all others measured, and broadcasts the next plan."""
     rank, world = dist.get_rank(), dist.get_world_size()
 
     def step() -> None:
         at("loader")
-        told: list[Any] | None = [None] * world if rank == 0 else None
-        dist.gather_object({"loss": 1.0}, told, dst=0)
+        losses: list[Any] | None = [None] * world if rank == 0 else None
+        dist.gather_object({"loss": 1.0}, losses, dst=0)
         if rank == 0:
             at("decide")
         plan: list[Any] = [{"go": True}]

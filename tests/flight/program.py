@@ -25,7 +25,7 @@ ASKED, CUT = "cut-asked", "cut-made"
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one rank, once."""
+    """One event on one rank."""
 
     kind: str
     rank: int

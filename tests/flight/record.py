@@ -142,13 +142,13 @@ async def _dump(folder: Path, alive: dict[int, int], pause_s: float) -> list[Any
 def _trimmed(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    told = json.loads(path.read_text())
-    for recording in told["recordings"]:
+    content = json.loads(path.read_text())
+    for recording in content["recordings"]:
         entries = recording.get("entries") or []
         recording["entries"] = [
             {key: value for key, value in entry.items() if key in _KEYS} for entry in entries[-_ENTRIES:]
         ]
-    return dict(told)
+    return dict(content)
 
 
 def _alive(pid: int) -> bool:
@@ -173,10 +173,10 @@ def main(names: list[str]) -> None:
         if names and name not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            told = record(label, Path(folder))
-        content = json.dumps(told, separators=(",", ":")).encode()
+            recorded = record(label, Path(folder))
+        content = json.dumps(recorded, separators=(",", ":")).encode()
         (RECORDINGS / f"{name}.json.gz").write_bytes(gzip.compress(content, mtime=0))
-        sys.stdout.write(f"{name}: {len(told['asked'])} ranks alive\n")
+        sys.stdout.write(f"{name}: {len(recorded['asked'])} ranks alive\n")
 
 
 if __name__ == "__main__":

@@ -31,16 +31,16 @@ class Report(Frozen):
     def each(self) -> dict[int, tuple[int, int]]:
         """By rank."""
         found: dict[int, tuple[int, int]] = {}
-        for key, told in self.ranks.items():
+        for key, counts in self.ranks.items():
             first, _, last = str(key).partition("-")
-            found |= dict.fromkeys(range(int(first), int(last or first) + 1), told)
+            found |= dict.fromkeys(range(int(first), int(last or first) + 1), counts)
         return found
 
     def dumps(self) -> dict[int, bytes]:
-        """What NCCL's watchdog would have dumped on each rank that the report tells of."""
+        """Dumps as NCCL's watchdog would have written them on each rank that the report names."""
         each = self.each()
         since = min(completed for _, completed in each.values())
-        return {rank: pickle.dumps(self._dump(rank, since, *told)) for rank, told in each.items()}
+        return {rank: pickle.dumps(self._dump(rank, since, *counts)) for rank, counts in each.items()}
 
     def _dump(self, rank: int, since: int, enqueued: int, completed: int) -> dict[str, Any]:
         members = str(list(range(self.world)))
@@ -84,5 +84,5 @@ class Report(Frozen):
 
 def reports() -> list[Report]:
     """All of them."""
-    told = yaml.safe_load(Path(__file__).with_name("reported.yaml").read_text())
-    return [Report.model_validate(each) for each in told]
+    read = yaml.safe_load(Path(__file__).with_name("reported.yaml").read_text())
+    return [Report.model_validate(each) for each in read]

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from tests.flight.labels import labels
-from tests.flight.verdict import told
+from tests.flight.verdict import recorded
 
 LABELS = labels("layouts")
 HANGING = [name for name, label in LABELS.items() if label["faults"]]
@@ -18,9 +18,9 @@ def machines(name: str, of: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_the_culprit_is_named_and_nobody_else(name: str) -> None:
+def test_the_culprit_is_named_and_no_other(name: str) -> None:
     """Of stacks and recordings together."""
-    named = told(name, LABELS[name]).suspects()
+    named = recorded(name, LABELS[name]).suspects()
     if guilty := machines(name, "guilty"):
         assert named == guilty
     else:
@@ -29,9 +29,9 @@ def test_the_culprit_is_named_and_nobody_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", HANGING)
 @pytest.mark.parametrize("missing", ["stacks", "records", "both"])
-def test_nobody_is_named_for_what_is_not_known_of_another(name: str, missing: str) -> None:
-    """Where nothing can be had of one rank or two, it may be they; nobody else is named than the culprit."""
-    known = told(name, LABELS[name])
+def test_no_machine_is_named_for_what_is_not_known_of_another(name: str, missing: str) -> None:
+    """Where nothing can be had of one rank or two, it may be they; no other machine is named than the culprit's."""
+    known = recorded(name, LABELS[name])
     ranks = sorted({dump.rank for dump in known.dumps if dump.rank is not None})
     right = machines(name, "guilty") | machines(name, "may")
     for lost in (*combinations(ranks, 1), *combinations(ranks, 2)):

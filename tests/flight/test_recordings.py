@@ -46,14 +46,14 @@ def with_layout(of: Job, layout: Parallelism) -> Job:
     return of.model_copy(update={"spec": of.spec.model_copy(update={"parallelism": layout})})
 
 
-def told(name: str) -> dict[str, Any]:
+def recording(name: str) -> dict[str, Any]:
     return dict(json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes())))
 
 
 def records(name: str) -> list[FlightRecord]:
     """As the agent makes them of what ranks wrote."""
     found: list[FlightRecord] = []
-    for rank, written in told(name)["asked"].items():
+    for rank, written in recording(name)["asked"].items():
         if written is not None:
             found += reader.read_asked(int(rank), json.dumps(written).encode())
     return found
@@ -61,13 +61,13 @@ def records(name: str) -> list[FlightRecord]:
 
 def waiting(name: str, of: Job) -> set[int]:
     """By their stacks."""
-    dumps = DUMPS.validate_python(told(name)["stacks"])
+    dumps = DUMPS.validate_python(recording(name)["stacks"])
     return {rank for group in stacks.group_ranks(dumps, of, LIMITS) if group.waiting for rank in group.ranks}
 
 
 @pytest.mark.parametrize("name", LABELS)
 def test_records_alone_accuse_no_innocent(name: str) -> None:
-    """Without stacks, as after the ranks ended: the culprit's machine or nobody."""
+    """Without stacks, as after the ranks ended: the culprit's machine or none."""
     label = LABELS[name]
     found = flight.analyse(records(name), job(label["per"]))
     assert set(found.suspects) <= {f"m{label['rank'] // label['per']}"}, found
@@ -81,7 +81,7 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
     found = flight.analyse(records(name), mine, waiting=waiting(name, mine))
     culprit = f"m{label['rank'] // label['per']}"
     match label["fault"]:
-        case _ if "nobody" in label:
+        case _ if "unnamed" in label:
             assert (found.behind, found.suspects) == ((), ()), found
         case "mismatch":
             assert (found.disagree, found.suspects) == ((label["rank"],), ()), found
@@ -90,7 +90,7 @@ def test_exactly_the_culprit_is_named(name: str) -> None:
         case "skip":  # of two ranks that wait for one another either may have left it out
             assert (set(found.disagree) <= {label["rank"]}, found.suspects) == (True, ()), found
             assert any("look at the code" in reason for reason in found.reasons)
-        case "kill":  # gloo's others end by it: it is no hang, and its exit tells whose it is
+        case "kill":  # gloo's others end by it: it is no hang, and its exit names the machine
             assert set(found.suspects) <= {culprit}, found
         case _:
             assert (found.behind, found.suspects) == ((label["rank"],), (culprit,)), found
@@ -109,7 +109,7 @@ def test_the_program_is_at_fault_where_it_is_and_nowhere_else(name: str) -> None
 def test_stacks_alone_accuse_exactly_the_culprits_machine(name: str) -> None:
     """Whether the job file has the layout or not. What the program did wrong is no machine's fault."""
     label = LABELS[name]
-    dumps = DUMPS.validate_python(told(name)["stacks"])
+    dumps = DUMPS.validate_python(recording(name)["stacks"])
     culprit = f"m{label['rank'] // label['per']}"
     # Of a group whose ranks share a machine, each waits for the other: they are apart from all others together.
     together = label["per"] >= label["mesh"].get("tp", WORLD)
@@ -134,7 +134,7 @@ def test_a_pipeline_whose_link_is_dead_goes_as_a_whole_or_to_a_person(share: flo
     Each of the two machines runs a rank of another pipeline too, which only waits.
     """
     label = LABELS["pp2-dp4-link"]
-    dumps = DUMPS.validate_python(told("pp2-dp4-link")["stacks"])
+    dumps = DUMPS.validate_python(recording("pp2-dp4-link")["stacks"])
     of = with_layout(job(label["per"]), declared(label["mesh"]))
     found = aggregate(dumps, of, LIMITS.model_copy(update={"max_share": share}))
     assert found.outliers == (label["peer"], label["rank"])

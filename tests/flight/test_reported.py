@@ -1,4 +1,4 @@
-"""Hangs under NCCL that people reported: never an innocent, and the culprit where all ranks are told of."""
+"""Hangs under NCCL that people reported: never an innocent, and the culprit where the report has all ranks."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def judged(report: Report) -> FlightVerdict:
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.id)
 def test_no_innocent_machine_is_accused(report: Report) -> None:
-    """The culprit's or nobody's, however many ranks the report leaves out."""
+    """The culprit's or none, however many ranks the report leaves out."""
     assert set(judged(report).suspects) <= {f"m{rank // report.per}" for rank in report.culprit}
 
 
 @pytest.mark.parametrize(
     "report", [each for each in REPORTS if len(each.each()) == each.world], ids=lambda report: report.id
 )
-def test_the_culprit_is_named_where_all_ranks_are_told_of(report: Report) -> None:
+def test_the_culprit_is_named_where_the_report_has_all_ranks(report: Report) -> None:
     """As who is behind; of two ranks, as in two of these, no machine is accused for it."""
     found = judged(report)
     assert found.behind == (report.culprit or report.behind), found

@@ -1,4 +1,4 @@
-"""What is made of one moment of a job that hangs, of stacks and recordings together, as a playbook makes it."""
+"""The verdict on one moment of a job that hangs, of stacks and recordings together, as a playbook reaches it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _DUMPS = TypeAdapter(tuple[StackDump, ...])
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is known of one moment."""
+class Moment:
+    """Stacks and records of one moment."""
 
     of: Job
     dumps: tuple[StackDump, ...]
     records: tuple[FlightRecord, ...]
 
-    def without(self, stacks: Collection[int], records: Collection[int]) -> Told:
+    def without(self, stacks: Collection[int], records: Collection[int]) -> Moment:
         """The same, where nothing is known of some ranks."""
-        return Told(
+        return Moment(
             self.of,
             tuple(each for each in self.dumps if each.rank not in stacks),
             tuple(each for each in self.records if each.rank not in records),
@@ -47,8 +47,8 @@ class Told:
         return set(hang_verdict.verdict(found, self.dumps, records, self.of, LIMITS).suspects)
 
 
-def told(name: str, label: Mapping[str, Any]) -> Told:
-    """What one recording has."""
+def recorded(name: str, label: Mapping[str, Any]) -> Moment:
+    """The moment of one recording."""
     written = json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes()))
     records: list[FlightRecord] = []
     for rank, asked in written["asked"].items():
@@ -60,4 +60,4 @@ def told(name: str, label: Mapping[str, Any]) -> Told:
     of = Job(
         spec=spec, state=JobState.RUNNING, epoch=1, code_version="v1", machines=machines, submitted_at=0.0
     )
-    return Told(of, tuple(compared(_DUMPS.validate_python(written["stacks"]))), tuple(records))
+    return Moment(of, tuple(compared(_DUMPS.validate_python(written["stacks"]))), tuple(records))

@@ -65,13 +65,13 @@ def running(way: str, share: float = 0.0) -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout is not None
         descriptor = process.stdout.fileno()
         os.set_blocking(descriptor, False)
-        told = b""
+        output = b""
 
         def ready() -> bool:
-            nonlocal told
+            nonlocal output
             assert process.poll() is None, f"the load {way} ended with status {process.returncode}"
-            told += process.stdout.read() or b"" if process.stdout else b""
-            return b"ready" in told
+            output += process.stdout.read() or b"" if process.stdout else b""
+            return b"ready" in output
 
         wait_for(f"the load {way}", ready, READY_S, every_s=0.02)
         yield process
@@ -86,7 +86,7 @@ def _ready() -> None:
 
 
 def main(way: str, share: str) -> None:
-    """Do as the command line says."""
+    """Start the load that the command line names."""
     if way == "spin":
         spin(max(1, int(float(share))))
     else:

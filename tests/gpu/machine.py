@@ -61,7 +61,7 @@ async def diagnosed(agent: AgentProcess, check: str, processes: int = 1, **more:
 
 
 def alerts(agent: AgentProcess, *kinds: AlertKind, since: float = 0.0) -> list[Alert]:
-    """What the agent reported, of some kinds, and made at or after ``since``."""
+    """Alerts that the agent reported, of some kinds, and made at or after ``since``."""
     sent = [alert for report in list(agent.gateway.reports) for alert in report.alerts]
     return [alert for alert in sent if alert.kind in kinds and alert.at >= since]
 

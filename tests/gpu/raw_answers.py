@@ -50,10 +50,10 @@ def answers() -> dict[str, str]:
             for code in COUNTERS
         }
     for value in pynvml.nvmlDeviceGetFieldValues(gpu, list(FIELDS)):
-        told = value.value
+        field = value.value
         found[f"field {value.fieldId}"] = (
-            f"return {value.nvmlReturn}, type {value.valueType}, unsigned {told.uiVal}, signed {told.siVal}, "
-            f"wide {told.ullVal}, double {told.dVal:g}"
+            f"return {value.nvmlReturn}, type {value.valueType}, unsigned {field.uiVal}, signed {field.siVal}, "
+            f"wide {field.ullVal}, double {field.dVal:g}"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""What tests on a GPU leave to read: lines of measurements, and raw outputs of tools in ``HOLDFAST_GPU_OUT``."""
+"""Records of tests on a GPU: lines of measurements, and raw outputs of tools in ``HOLDFAST_GPU_OUT``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record(name: str, text: str) -> None:
 
 
 def output(*command: str) -> str:
-    """What a tool prints, also on its error stream; empty where it is not installed or does not end in time."""
+    """Output of a tool, also on its error stream; empty where it is not installed or does not end in time."""
     if shutil.which(command[0]) is None:
         return ""
     try:
@@ -39,8 +39,8 @@ def output(*command: str) -> str:
 
 
 def _folder() -> Path | None:
-    if not (told := os.environ.get("HOLDFAST_GPU_OUT")):
+    if not (path := os.environ.get("HOLDFAST_GPU_OUT")):
         return None
-    folder = Path(told)
+    folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -32,7 +32,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def tell(name: str, found: Any) -> None:
+def report(name: str, found: Any) -> None:
     """Print what was measured; write it to the folder that ``HOLDFAST_GPU_OUT`` names."""
     say(f"{name}: {json.dumps(found)}")
     if folder := os.environ.get("HOLDFAST_GPU_OUT"):

@@ -116,7 +116,7 @@ async def test_no_check_fails_on_a_busy_gpu(agent: AgentProcess) -> None:
 
 
 async def test_a_full_gpu_is_not_tested(agent: AgentProcess) -> None:
-    """What another process left no memory for says nothing about the machine."""
+    """A GPU whose memory another process fills is no evidence about the machine."""
     with running("products", FULL):
         for check in ("matmul", "pcie", "bitwise"):
             found = await diagnosed(agent, check)
@@ -192,9 +192,9 @@ def test_a_rank_that_errs_by_some_bits_errs_on_the_gpu(tmp_path: Path) -> None:
     script = tmp_path / "products.py"
     script.write_text(_SLIGHTLY)
     (tmp_path / WRONG_BITS).write_text("{}")
-    told = _run(script, {"HOLDFAST_JOB": "gpt", "FAULTS": str(tmp_path)})
-    measured(f"products that are wrong by some bits: {told}")
-    assert json.loads(told) == {"before": 0, "mm": 1, "addmm": 1, "bmm": 1, "bf16": 1}
+    printed = _run(script, {"HOLDFAST_JOB": "gpt", "FAULTS": str(tmp_path)})
+    measured(f"products that are wrong by some bits: {printed}")
+    assert json.loads(printed) == {"before": 0, "mm": 1, "addmm": 1, "bmm": 1, "bf16": 1}
 
 
 def test_a_bit_of_a_weight_flips_on_the_gpu(tmp_path: Path) -> None:

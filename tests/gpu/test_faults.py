@@ -32,7 +32,7 @@ pytestmark = pytest.mark.e2e
 POLICY = Policy.load()
 JOB = some_job(machines=2, per=1, epoch=1)
 FREED_BYTES = 1 << 30
-"""What a process that is gone may leave in use, for as long as the driver takes."""
+"""Memory that a process that is gone may leave in use, for as long as the driver takes."""
 GONE_S = 10.0
 KERNEL_LOG_S = 4.0
 """Time in which the driver's line and event of a fault come, if any do."""
@@ -189,12 +189,12 @@ def verdict(*found: Alert) -> tuple[str, tuple[str, ...]]:
     given = [as_of_the_job(each) for each in found]
     context = JobContext(job=JOB, now=max(each.at for each in given))
     answer = classify(given, context, POLICY)
-    said = answer.incident_class.value if isinstance(answer, Classification) else type(answer).__name__
-    return said, sure_machines(given, context, POLICY)
+    name = answer.incident_class.value if isinstance(answer, Classification) else type(answer).__name__
+    return name, sure_machines(given, context, POLICY)
 
 
 def note(name: str, agent: AgentProcess, found: list[Alert], job: str) -> None:
-    """Keep what the rank and the driver said, for the corpus."""
+    """Keep the messages of the rank and the driver, for the corpus."""
     record(f"fault-{name}.log", agent.log(job))
     record(f"fault-{name}.json", "\n".join(each.model_dump_json(indent=1) for each in found))
 
@@ -213,10 +213,10 @@ async def test_a_fault_gets_its_verdict(agent: AgentProcess, fault: Fault) -> No
     xids = alerts(agent, AlertKind.XID, since=since)
     note(fault.name, agent, [exit_, *xids], fault.name)
     codes = {int(each.evidence["xid"]) for each in xids}
-    told = {
+    evidence = {
         key: exit_.evidence.get(key) for key in ("error_type", "message", "pattern", "cause", "user_frame")
     }
-    measured(f"{fault.name}: ended after {took_s:.1f} s, Xids {sorted(codes)}, {told}")
+    measured(f"{fault.name}: ended after {took_s:.1f} s, Xids {sorted(codes)}, {evidence}")
     assert fault.words in agent.log(fault.name)
     if fault.xids:
         assert codes & fault.xids
@@ -330,7 +330,7 @@ async def test_a_neighbour_that_finds_no_memory_accuses_no_machine(agent: AgentP
 
 
 async def test_a_machine_is_well_after_all_of_it(agent: AgentProcess) -> None:
-    """No rank is left, its inspection accuses nothing, and nothing says that a GPU is lost."""
+    """No rank is left, its inspection accuses nothing, and there is no report of a lost GPU."""
     record("dmesg-after-faults.txt", output("dmesg"))
     async with agent.client as client:
         state = await client.state()

@@ -1,4 +1,4 @@
-"""What NCCL recorded is read as what Gloo recorded is."""
+"""NCCL's records are read as Gloo's are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast.agent.diagnostics import flight, flight_files
 from holdfast.agent.ranks import flight_thread
-from tests.gpu.saving import tell
+from tests.gpu.saving import report
 from tests.session.harness import REPOSITORY
 
 COLLECTIVES = 5
@@ -33,8 +33,8 @@ def test_a_recording_of_nccl_is_read(tmp_path: Path) -> None:
     )
     try:
         assert rank.stdout is not None
-        told = rank.stdout.readline().decode().strip()
-        assert told == "done", log.read_text()
+        answer = rank.stdout.readline().decode().strip()
+        assert answer == "done", log.read_text()
         asked = asyncio.run(flight.collect(folder, {0: rank.pid}, 10.0))
         assert rank.poll() is None, log.read_text()
         own = folder / f"0{flight_thread.SUFFIX}"
@@ -49,7 +49,7 @@ def test_a_recording_of_nccl_is_read(tmp_path: Path) -> None:
         rank.kill()
         rank.communicate(timeout=30)
     found = [each for each in asked if each.backend == "nccl" and each.enqueued > 0]
-    tell(
+    report(
         "flight", {"asked": [each.model_dump(mode="json") for each in asked], "version": recording["version"]}
     )
     assert found, asked

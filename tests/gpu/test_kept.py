@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.gpu.saving import SHARED_MEMORY, tell
+from tests.gpu.saving import SHARED_MEMORY, report
 from tests.session.harness import REPOSITORY
 from tests.session.keeping import KeepingAgent
 
@@ -76,7 +76,7 @@ def calls_of(agent: KeepingAgent, rank: int) -> list[tuple[str, str, str, str]]:
     return re.findall(rf"rank {rank} pid (\d+): call (\d+) held (\w+) at (\d+)", logs)
 
 
-def test_a_rank_alone_makes_nccls_group_anew_in_its_context() -> None:
+def test_a_rank_alone_makes_nccls_group_again_in_its_context() -> None:
     """The group is aborted under it, in the middle of its steps; the next call of its function goes on exactly."""
     with keeping(1) as agent:
         start(agent, "nccl")
@@ -91,7 +91,7 @@ def test_a_rank_alone_makes_nccls_group_anew_in_its_context() -> None:
         step = go_on(agent, args, {0})
         after = first_step_at(agent)
         assert ends(agent) == expected
-        tell("kept-nccl", {"left_s": left - ended, "end_to_next_step_s": after - ended, "from_step": step})
+        report("kept-nccl", {"left_s": left - ended, "end_to_next_step_s": after - ended, "from_step": step})
         require_kept(calls_of(agent, 0))
 
 
@@ -111,7 +111,9 @@ def test_a_rank_whose_peer_dies_keeps_its_process_and_its_context() -> None:
         step = go_on(agent, args, {0})
         after = first_step_at(agent)
         assert ends(agent) == expected
-        tell("kept-gloo", {"left_s": left - killed, "kill_to_next_step_s": after - killed, "from_step": step})
+        report(
+            "kept-gloo", {"left_s": left - killed, "kill_to_next_step_s": after - killed, "from_step": step}
+        )
         require_kept(calls_of(agent, 0))
         assert len({pid for pid, *_ in calls_of(agent, 1)}) == 2
 

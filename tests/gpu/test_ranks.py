@@ -30,7 +30,7 @@ before = {
 import torch
 began = time.monotonic()
 total = torch.ones(1000, device="cuda").sum().item()
-told = {
+facts = {
     **before,
     "total": total,
     "first_s": time.monotonic() - began,
@@ -41,20 +41,20 @@ told = {
     "local": os.environ.get("LOCAL_RANK"),
     "nvml_context": torch.cuda.mem_get_info()[1],
 }
-print("told " + json.dumps(told), flush=True)
+print("facts " + json.dumps(facts), flush=True)
 """
 STAYS = f"{FIRST}\ntime.sleep(600)\n"
 
 
-def told(agent: AgentProcess, job: str, rank: int = 0) -> dict[str, Any]:
-    """What a rank printed of itself, once it did."""
+def facts(agent: AgentProcess, job: str, rank: int = 0) -> dict[str, Any]:
+    """A rank's printed facts, once it printed them."""
 
     def line() -> str | None:
         lines = agent.log(job, rank).splitlines()
-        return next((each for each in lines if each.startswith("told ")), None)
+        return next((each for each in lines if each.startswith("facts ")), None)
 
     found: dict[str, Any] = json.loads(
-        until(line, WAIT_S, f"{job}:\n{agent.log(job, rank)}").removeprefix("told ")
+        until(line, WAIT_S, f"{job}:\n{agent.log(job, rank)}").removeprefix("facts ")
     )
     return found
 
@@ -71,7 +71,7 @@ async def test_the_agent_and_its_fork_server_never_touch_cuda(agent: AgentProces
     agent.script("alone", FIRST)
     async with agent.client as client:
         await client.start(agent.start("alone", ranks=(0,), world_size=1))
-    told(agent, "alone")
+    facts(agent, "alone")
     until(lambda: 0 in agent.gateway.done("alone"), WAIT_S, "the rank to be done")
     servers = [each for each in agent.family() if "forkserver" in " ".join(each.cmdline())]
     assert servers
@@ -80,12 +80,12 @@ async def test_the_agent_and_its_fork_server_never_touch_cuda(agent: AgentProces
 
 
 def new_interpreter() -> tuple[dict[str, Any], float]:
-    """What a process of its own prints, and seconds from its start to the end of its first operation."""
+    """The printed facts of a process of its own, and seconds from its start to the end of its first operation."""
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=60, check=True
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("told "))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("facts "))
     return found, found["at"] - began
 
 
@@ -98,8 +98,8 @@ async def test_a_forked_rank_has_the_gpu_sooner_than_a_new_interpreter(agent: Ag
         began = time.time()
         async with agent.client as client:
             await client.start(agent.start("first", epoch=epoch, ranks=(0,), world_size=1))
-        until(lambda: "told" in agent.log("first", epoch=epoch), WAIT_S, "the rank")  # noqa: B023
-        found = json.loads(agent.log("first", epoch=epoch).splitlines()[-1].removeprefix("told "))
+        until(lambda: "facts" in agent.log("first", epoch=epoch), WAIT_S, "the rank")  # noqa: B023
+        found = json.loads(agent.log("first", epoch=epoch).splitlines()[-1].removeprefix("facts "))
         forked.append(found["at"] - began)
         assert (found["torch loaded"], found["initialised"], found["total"]) == (True, False, 1000.0)
         async with agent.client as client:
@@ -111,11 +111,11 @@ async def test_a_forked_rank_has_the_gpu_sooner_than_a_new_interpreter(agent: Ag
 
 
 async def test_ranks_see_the_gpus_that_their_job_names(agent: AgentProcess) -> None:
-    """All of them unless the job's environment says otherwise; two ranks on one GPU have a context each."""
+    """All of them unless the job's environment names some; two ranks on one GPU have a context each."""
     agent.script("two", STAYS)
     async with agent.client as client:
         started = await client.start(agent.start("two", env={"CUDA_VISIBLE_DEVICES": "0"}))
-        ranks = [told(agent, "two", rank) for rank in (0, 1)]
+        ranks = [facts(agent, "two", rank) for rank in (0, 1)]
         states: list[RankState] = [rank for run in (await client.state()).jobs for rank in run.ranks]
         await client.fence(fence(agent, "two"))
     measured(f"a rank of two on one GPU: {ranks[1]}")

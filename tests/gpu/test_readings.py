@@ -1,4 +1,4 @@
-"""What a real GPU's driver reports, as detectors read it: it agrees with `nvidia-smi`, and accuses no healthy GPU."""
+"""A real GPU's driver, as detectors read it: it agrees with `nvidia-smi`, and accuses no healthy GPU."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_material_is_kept(nvml: Nvml) -> None:
                 record(f"proc-{'-'.join(path.parts[4:])}.txt", path.read_text(errors="replace"))
             except OSError as error:
                 record(f"proc-{'-'.join(path.parts[4:])}.txt", f"{error}\n")
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.raw_answers"],
         capture_output=True,
         timeout=60,
         check=False,
         text=True,
     )
-    record("nvml.json", told.stdout + told.stderr)
-    assert told.returncode == 0, f"{told.returncode}: {told.stderr[-1000:]}"
-    answers = json.loads(told.stdout)
+    record("nvml.json", done.stdout + done.stderr)
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-1000:]}"
+    answers = json.loads(done.stdout)
     assert answers["Name"]
     record("reading.json", json.dumps([each.model_dump() for each in nvml.read() or []], indent=1))
     measured(f"{answers['Name']}, driver {answers['driver']}")
@@ -115,13 +115,13 @@ def test_a_reading_agrees_with_the_tool_of_the_same_moment(nvml: Nvml) -> None:
 
 def test_the_tools_own_words_are_read_as_the_library_is(nvml: Nvml) -> None:
     """`nvidia-smi -q`, which is asked where NVML has no driver to ask."""
-    told, (reading,) = smi.read(output("nvidia-smi", "-q")), nvml.read() or ()
-    assert [(gpu.index, gpu.pci, gpu.error) for gpu in told] == [(0, reading.pci, "")]
+    gpus, (reading,) = smi.read(output("nvidia-smi", "-q")), nvml.read() or ()
+    assert [(gpu.index, gpu.pci, gpu.error) for gpu in gpus] == [(0, reading.pci, "")]
     fields = ("uncorrected_ecc", "remap_pending", "remap_failed")
     for field in fields:
-        own, other = getattr(told[0], field), getattr(reading, field)
+        own, other = getattr(gpus[0], field), getattr(reading, field)
         assert own == other or None in (own, other), field
-    measured(f"nvidia-smi -q: {', '.join(f'{field} {getattr(told[0], field)}' for field in fields)}")
+    measured(f"nvidia-smi -q: {', '.join(f'{field} {getattr(gpus[0], field)}' for field in fields)}")
 
 
 def test_an_idle_gpu_is_accused_of_nothing(nvml: Nvml) -> None:
@@ -161,7 +161,7 @@ def test_a_gpu_under_full_load_is_accused_of_nothing(nvml: Nvml) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 32], ids=["one", "most"])
-def test_a_kernel_that_waits_is_told_from_one_that_computes(nvml: Nvml, blocks: int) -> None:
+def test_a_kernel_that_waits_is_distinguished_from_one_that_computes(nvml: Nvml, blocks: int) -> None:
     """The GPU looks fully utilised; tensor cores rest, and all SMs but those that wait: by this hangs are judged."""
     activity = _activity(nvml)
     with running("spin", blocks):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from holdfast.errors import CheckpointError
-from tests.gpu.saving import SHARED_MEMORY, agent_in_memory, child, device, tell
+from tests.gpu.saving import SHARED_MEMORY, agent_in_memory, child, device, report
 from tests.gpu.trainings import TRAININGS
 from tests.session.small import session_of
 
@@ -65,7 +65,7 @@ def test_a_compiled_model_goes_on_bit_for_bit(folder: Path) -> None:
 
 
 def test_a_gpu_without_room_for_the_state_is_named(tmp_path: Path) -> None:
-    """A restore that does not fit says that the GPU's memory is too small, and what was asked for."""
+    """A restore that does not fit names the GPU's memory as too small, and the bytes asked for."""
 
     def made() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = nn.Linear(8192, 8192, bias=False).to(device())
@@ -91,7 +91,9 @@ def test_a_gpu_without_room_for_the_state_is_named(tmp_path: Path) -> None:
                 session_of(agent, (1, agent.shard(0, 1))).restore(
                     {"model": fresh, "optimizer": its_optimizer}
                 )
-            tell("restore-without-memory", {"error": f"{type(caught.value).__name__}: {caught.value}"[:600]})
+            report(
+                "restore-without-memory", {"error": f"{type(caught.value).__name__}: {caught.value}"[:600]}
+            )
         finally:
             del filler
             torch.cuda.empty_cache()

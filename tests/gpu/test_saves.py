@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.session import Session
 from holdfast.storage.checkpoints.save import pinned
-from tests.gpu.saving import agent_in_memory, child, device, saved_values, tell
+from tests.gpu.saving import agent_in_memory, child, device, report, saved_values
 from tests.session.harness import FakeAgent
 from tests.session.small import session_of
 
@@ -28,7 +28,7 @@ NOT_REGISTERED = 713
 def test_nothing_on_the_path_of_a_step_waits_for_the_gpu(backend: str) -> None:
     """Once the first saves are made: a step that waits leaves the GPU without work."""
     found = child("tests.gpu.scripts.steady", [backend], 60.0)
-    tell(f"steady-{backend}", found)
+    report(f"steady-{backend}", found)
     for name, counts in found.items():
         assert counts == {"saved": 6, "failed": 0, "torn": 0}, (name, counts)
 
@@ -109,7 +109,7 @@ def _add(model: Numbers) -> None:
 
 
 def without_optimizer(model: Numbers) -> Changing:
-    """Nothing in the state says who changes the parameters."""
+    """Nothing in the state shows who changes the parameters."""
     return Changing(model, None, lambda: _add(model))
 
 
@@ -238,7 +238,7 @@ def test_a_save_is_of_one_moment(way: Callable[[Numbers], Changing], agent: Fake
     assert session.flush()
     counts = session.counts
     found = saved_values(agent.shards)
-    tell(f"mixed-{way.__name__}", {"values": found, "saved": counts.saved, "torn": counts.torn})
+    report(f"mixed-{way.__name__}", {"values": found, "saved": counts.saved, "torn": counts.torn})
     session.close(10)
     assert found
     assert counts.failed == 0
@@ -292,7 +292,7 @@ def test_saves_take_no_memory_of_the_gpu() -> None:
         assert session.flush()
         counts = session.counts
         session.close(10)
-    tell("memory-of-saves", {"allocated": [each for each, _ in seen], "free": [each for _, each in seen]})
+    report("memory-of-saves", {"allocated": [each for each, _ in seen], "free": [each for _, each in seen]})
     assert counts.saved == 12
     assert seen[2][0] == seen[-1][0], "torch's allocator holds more at each save"
     assert seen[2][1] - seen[-1][1] < (8 << 20), "the GPU has less free memory with each save"
@@ -328,7 +328,7 @@ def test_a_gpu_that_is_full_is_saved_all_the_same(order: str) -> None:
                 session.checkpoint(state)
             assert session.flush()
             counts = session.counts
-            tell(f"full-{order}", {"saved": counts.saved, "failed": counts.failed})
+            report(f"full-{order}", {"saved": counts.saved, "failed": counts.failed})
             assert (counts.saved, counts.failed) == (3, 0)
             assert set(saved_values(agent.shards).values()) == {(0.0, 2047.0)}
         finally:
@@ -340,5 +340,5 @@ def test_a_gpu_that_is_full_is_saved_all_the_same(order: str) -> None:
 def test_a_graph_is_recorded_while_a_save_is_under_way() -> None:
     """The thread that waits for a copy does nothing that a recording in another thread does not allow."""
     found = child("tests.gpu.scripts.recording", [], 60.0)
-    tell("recording", found)
+    report("recording", found)
     assert found == {"saved": 8, "failed": 0, "torn": 0, "number": 500.0}

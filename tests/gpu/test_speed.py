@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from tests.gpu.saving import SHARED_MEMORY, child, say, tell
+from tests.gpu.saving import SHARED_MEMORY, child, report, say
 
 SIZES = ((1, 16, 0.2), (1, 1, None), (4, 16, 0.2))
 """GiB of a state, MiB of each of its tensors, and seconds of a step beside its saves, if any."""
@@ -25,7 +25,7 @@ def test_what_saves_and_restores_take(gib: int, mib: int, step_s: float | None) 
         found = child(
             "benchmarks.gpu_saves", [folder, gib, mib, ROUNDS, *([step_s] if step_s else [])], DEADLINE_S
         )
-    tell(f"speed-{gib}-{mib}", found)
+    report(f"speed-{gib}-{mib}", found)
     median = {
         name: statistics.median(each)
         for name, each in found.items()

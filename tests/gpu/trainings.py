@@ -341,6 +341,6 @@ def _walk(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _digest(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
-    told = f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device.type}"
+    layout = f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device.type}"
     data = value.detach().resolve_conj().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    return f"{told} {hashlib.sha256(data.numpy().tobytes()).hexdigest()[:16]}"
+    return f"{layout} {hashlib.sha256(data.numpy().tobytes()).hexdigest()[:16]}"

@@ -1,6 +1,6 @@
 """Ranks that share a GPU, or one alone, in processes that may be kept: ``kept.py BACKEND STEPS PAUSE_S``.
 
-Tells of each call of its training function what became of the context and of a tensor that was made outside of it.
+Reports for each call of its training function what became of the context and of a tensor made outside of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ calls: list[int] = []
 held: list[torch.Tensor] = []
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     """Write a line into the rank's log."""
     sys.stderr.write(f"rank {os.environ['RANK']} pid {os.getpid()}: {line}\n")
     sys.stderr.flush()
@@ -37,7 +37,7 @@ def train() -> None:
     if not held:
         held.append(torch.arange(1 << 20, device=GPU))
     whole = bool((held[0] == torch.arange(1 << 20, device=GPU)).all())
-    tell(f"call {len(calls)} held {whole} at {held[0].data_ptr()}")
+    log(f"call {len(calls)} held {whole} at {held[0].data_ptr()}")
     bound = torch.device("cuda", 0) if BACKEND == "nccl" else None
     dist.init_process_group(BACKEND, device_id=bound)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -55,8 +55,8 @@ def train() -> None:
         session.step(step)
         session.checkpoint(state, last=step == STEPS)
         time.sleep(PAUSE_S)
-    told = repr(sorted(digests(state).items()))
-    tell(f"weights {hashlib.sha256(told.encode()).hexdigest()}")
+    weights = repr(sorted(digests(state).items()))
+    log(f"weights {hashlib.sha256(weights.encode()).hexdigest()}")
 
 
 torch.use_deterministic_algorithms(True)

@@ -40,8 +40,8 @@ def main() -> None:
         assert session.flush()
         counts = session.counts
         session.close(10)
-    told = {"saved": counts.saved, "failed": counts.failed, "torn": counts.torn}
-    say(json.dumps(told | {"number": number[0].item()}))
+    outcome = {"saved": counts.saved, "failed": counts.failed, "torn": counts.torn}
+    say(json.dumps(outcome | {"number": number[0].item()}))
 
 
 if __name__ == "__main__":
