@@ -50,7 +50,7 @@ def test_a_server_that_is_killed_in_its_answer_is_away(example: str, answer: byt
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(OSError):  # noqa: PT011  (whatever it says)
+        with pytest.raises(OSError):  # noqa: PT011  (whatever its message is)
             module(example).ask(f"127.0.0.1:{server.getsockname()[1]}", {"pull": True})
         thread.join()
 
@@ -58,7 +58,7 @@ def test_a_server_that_is_killed_in_its_answer_is_away(example: str, answer: byt
 def test_a_server_whose_answer_was_lost_counts_as_filled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once it shows its values: until then nothing is said."""
+    """Once it shows its values: until then nothing is reported."""
     monkeypatch.syspath_prepend(str(EXAMPLES / "parameter_server"))
     monkeypatch.setenv("SERVERS", "2")
     monkeypatch.delitem(sys.modules, "common", raising=False)

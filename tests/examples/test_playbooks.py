@@ -34,7 +34,7 @@ def test_its_own_tests_pass() -> None:
 
 
 class FakeNvml:
-    """Two GPUs; the second is held down by heat, and remembers what it was told."""
+    """Two GPUs; the second is held down by heat, and remembers its orders."""
 
     nvmlClocksThrottleReasonHwThermalSlowdown = 0x40  # noqa: N815  (the library's own name)
     nvmlClocksThrottleReasonSwThermalSlowdown = 0x20  # noqa: N815

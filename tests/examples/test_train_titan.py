@@ -81,7 +81,7 @@ def test_without_an_agent_the_loops_own_checkpointer_does_all() -> None:
 
 
 def test_the_states_of_a_trainer_whose_own_checkpointing_is_off() -> None:
-    """Its checkpointer has none: they are taken from the trainer, and who forgets to is told what to do."""
+    """Its checkpointer has none: they are taken from the trainer; a script that does not is refused with the remedy."""
     off = SimpleNamespace(load=lambda step: False, save=lambda *_, **__: None)
     with pytest.raises(CheckpointError, match=r"states=states_of\(trainer\)"):
         HoldfastCheckpointer(off, Session({}))

@@ -1,4 +1,4 @@
-"""What all playbooks have in common, whatever they do."""
+"""Rules for all playbooks."""
 
 from __future__ import annotations
 

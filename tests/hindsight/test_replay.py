@@ -67,7 +67,7 @@ async def test_a_stricter_breaker_leaves_it_to_a_person_with_a_next_attempt(tmp_
 
 
 async def test_a_check_that_was_not_run_is_not_recorded(tmp_path: Path) -> None:
-    """It accuses nobody, and says why."""
+    """It accuses no machine, and states why."""
     await played(tmp_path, KILLED)
     found = await compared(tmp_path, "gpt-1", "ladder: {classes: {job_crash: {tiers: [inspect, vendor]}}}")
     assert row(found, "check:vendor").note == "not recorded"
@@ -76,7 +76,7 @@ async def test_a_check_that_was_not_run_is_not_recorded(tmp_path: Path) -> None:
 
 
 async def test_a_question_that_was_not_asked_gets_the_default(tmp_path: Path) -> None:
-    """What a person would have said is not recorded."""
+    """A person's answer to it is not recorded."""
     await played(tmp_path, LOST)
     found = await compared(tmp_path, "gpt-1", "approval: {rules: [{scope: cluster}]}")
     asked = row(found, "approve")

@@ -1,4 +1,4 @@
-"""Faults against a real process tree: each does what it says, and refuses what it cannot do."""
+"""Faults against a real process tree: each does what its name states, and refuses what it cannot do."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_xid_is_not_written_to_a_log_that_is_not_the_machines(
 def test_faults_of_arithmetic_reach_armed_machines_only(
     home: Path, monkeypatch: pytest.MonkeyPatch, fault: str, rank: int | None
 ) -> None:
-    """Whoever asks an unarmed machine is told how to arm it."""
+    """The refusal on an unarmed machine shows how to arm it."""
     monkeypatch.setenv("HOLDFAST_ARM_FAULTS", "1")
     boot(home)
     assert inject(home, fault, "m0").rank == rank
@@ -202,7 +202,7 @@ def test_code_bug_ships_a_version_with_a_bug(home: Path, monkeypatch: pytest.Mon
 
 
 def test_machine_on_another_host_is_not_broken_from_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process numbers are somebody else's here: a card of a process that does not run here names nobody."""
+    """Its pids are those of another host: a card of a process that does not run here names no process."""
     (home / "settings.env").write_text("HOLDFAST_DRIVER=slurm\n")
     folder = machine_dir(home, "node1")
     folder.mkdir(parents=True)
@@ -212,7 +212,7 @@ def test_machine_on_another_host_is_not_broken_from_here(home: Path, monkeypatch
     )
 
     class Elsewhere:
-        """Slurm says that it runs."""
+        """A driver of Slurm's, for which it runs."""
 
         def machines(self) -> list[Supplied]:
             return [Supplied(name="node1", alive=True)]

@@ -1,4 +1,4 @@
-"""What a dead machine held is gone, also what a dying thread of it made meanwhile."""
+"""The files and memory of a dead machine are gone, also what a dying thread of it made meanwhile."""
 
 from __future__ import annotations
 

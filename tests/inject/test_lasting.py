@@ -1,4 +1,4 @@
-"""Faults that last: real ones of the kernel, undone by whoever made them, or by the next after one that was killed."""
+"""Faults that last: real ones of the kernel, undone by their own process, or by the next after one that was killed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mounted(folder: Path) -> bool:
 
 
 def bad(folder: Path) -> set[AlertKind]:
-    """What the agent's own detector sees of the machine."""
+    """Alert kinds that the agent's own detector sees of the machine."""
     detector = Mounts(folder.parent.parent, LIMITS, folder=folder)
     signs = detector.look()
     for probe in detector._probes.values():
@@ -111,7 +111,7 @@ def test_what_a_killed_injection_left_is_undone_by_the_next(home: Path) -> None:
 
 @root
 def test_only_what_is_ours_is_undone(home: Path) -> None:
-    """A file system that somebody else mounted at the same folder stays, however often the fault is undone."""
+    """A file system that another program mounted at the same folder stays, however often the fault is undone."""
     data = machine_dir(home, "m0") / "data"
     data.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "theirs", str(data)], check=True)

@@ -28,7 +28,7 @@ def test_a_killed_training_ends_the_same(
 
 
 def test_its_optimizer_given_directly_is_refused() -> None:
-    """Its own state could be saved and not be loaded: before the first step the message says what to give."""
+    """Its own state could be saved and not be loaded: before the first step the message names the argument to give."""
 
     class Zero(Part):
         param_groups: tuple[()] = ()

@@ -113,7 +113,7 @@ def test_steps_of_another_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_is_declared_once_and_ends(make_agent: MakeAgent, tmp_path: Path) -> None:
-    """Its batches are no steps: a long one would be taken for a hang. The Trainer says only when it is over."""
+    """Its batches are no steps: a long one would be taken for a hang. The Trainer reports only its end."""
     from transformers import TrainerControl, TrainerState, TrainingArguments  # noqa: PLC0415  (seconds to import)
 
     from holdfast.integrations.transformers import HoldfastCallback  # noqa: PLC0415

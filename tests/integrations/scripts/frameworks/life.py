@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: the loop around a step, its end in the middle, and what is compared."""
+"""Shared by the scripts of this folder: the loop around a step, its end in the middle, and the comparison."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def die(session: Session) -> None:
 
 
 def note(number: int, read: Any) -> None:
-    """What this rank read in a step."""
+    """Note the data that this rank read in a step."""
     digest = hashlib.sha256(repr(plain(read)).encode()).hexdigest()
     with (OUT / f"read-{RANK}.txt").open("a") as notes:
         notes.write(f"{number} {digest}\n")

@@ -123,7 +123,7 @@ def config() -> Trainer.Config:
 
 
 def stand_in() -> None:
-    """What torchtitan asks of a GPU, and what this torch has under another name."""
+    """Stand in for torchtitan's demands on a GPU, and for names that this torch does not have."""
     stats = metrics.DeviceMemStats(0, 0, 0, 0, 0, 0)
     monitor = SimpleNamespace(device_name="cpu", get_peak_stats=lambda: stats, reset_peak_stats=lambda: None)
     metrics.build_device_memory_monitor = lambda: monitor
