@@ -1,4 +1,4 @@
-"""What a kubelet and a container runtime do for one pod, with processes of this host instead of containers.
+"""The work of a kubelet and a container runtime for one pod, with processes of this host instead of containers.
 
 Of the pod's first container: command and arguments, environment (values, ``$(NAME)``, fields of the pod, keys of
 secrets, whole config maps), volumes of kind ``emptyDir`` and ``secret``. Where a volume is mounted is a folder of this
@@ -53,8 +53,8 @@ class Container:
     def start(self) -> None:
         """Start the container's process, in its own session."""
         spec = self.pod["spec"]["containers"][0]
-        told = [*(spec.get("command") or []), *(spec.get("args") or [])]
-        words = [self._rewrite(self._expand(word)) for word in told]
+        command = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        words = [self._rewrite(self._expand(word)) for word in command]
         program = sys.executable if words[0] in ("python", "python3") else words[0]
         self.machine.mkdir(parents=True, exist_ok=True)
         with (self._folder / "container.log").open("ab") as log:
@@ -134,8 +134,8 @@ class Container:
         self._env["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         container = self.pod["spec"]["containers"][0]
         for each in container.get("envFrom") or []:
-            told = data("configmaps", each["configMapRef"]["name"])
-            self._env |= {name: self._rewrite(value) for name, value in told.items()}
+            entries = data("configmaps", each["configMapRef"]["name"])
+            self._env |= {name: self._rewrite(value) for name, value in entries.items()}
         for each in container.get("env") or []:
             if (value := self._value(each, data)) is not None:
                 self._env[each["name"]] = self._rewrite(value)

@@ -34,7 +34,7 @@ def folder() -> Path:
 
 
 def missing() -> str:
-    """What is not here, and how it comes here; empty: all is."""
+    """Missing programs, and how to get them; empty: none is missing."""
     absent = [name for name in PROGRAMS if not (folder() / name).exists()]
     absent += [name for name in ("etcd", "openssl") if shutil.which(name) is None]
     return f"no {', '.join(absent)}: run tests/kubernetes/build.sh" if absent else ""
@@ -139,7 +139,7 @@ class ControlPlane:
         shutil.rmtree(self.root / "etcd", ignore_errors=True)
 
     def write_kubeconfig(self, path: Path, token: str, namespace: str = "default") -> None:
-        """A kubeconfig for whoever has ``token``."""
+        """A kubeconfig for the holder of ``token``."""
         cluster = {
             "server": f"https://127.0.0.1:{self._api}",
             "certificate-authority": str(self.root / "apiserver" / "apiserver.crt"),

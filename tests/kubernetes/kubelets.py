@@ -108,7 +108,7 @@ class Kubelets:
         return self._nodes.get(name, False)
 
     def container(self, machine: str) -> Container | None:
-        """What runs of a machine's pod."""
+        """The running container of a machine's pod."""
         with self._lock:
             found = [each for each in self._running.values() if each.machine.name == machine]
         return found[0] if found else None
@@ -176,7 +176,7 @@ class Kubelets:
                 self._begin(uid, pod)
         elif once and container.has_ended():
             if phase not in ("Succeeded", "Failed"):
-                self._tell(pod, container)
+                self._report_status(pod, container)
         elif container.has_ended():
             at = self._restart_at.setdefault(uid, time.monotonic() + RESTART_S)
             if time.monotonic() > at:
@@ -184,7 +184,7 @@ class Kubelets:
                 container.kill()
                 container.restarts += 1
                 container.start()
-                self._tell(pod, container)
+                self._report_status(pod, container)
 
     def _begin(self, uid: str, pod: Object) -> None:
         self._given_ips += 1
@@ -197,7 +197,7 @@ class Kubelets:
         )
         self._running[uid] = container
         container.start()
-        self._tell(pod, container)
+        self._report_status(pod, container)
 
     def _end(self, uid: str, pod: Object, container: Container | None) -> None:
         grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
@@ -225,7 +225,7 @@ class Kubelets:
                     self._running.pop(uid).destroy()
                     self._ending.pop(uid, None)
 
-    def _tell(self, pod: Object, container: Container) -> None:
+    def _report_status(self, pod: Object, container: Container) -> None:
         metadata = pod["metadata"]
         phase, state = "Running", {"running": {"startedAt": _now()}}
         if container.has_ended():

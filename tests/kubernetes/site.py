@@ -67,7 +67,7 @@ def on_kubernetes(
             **settings,
         )
         try:
-            cluster.apply(_told(make("machine.yaml")[0], site), namespace)
+            cluster.apply(_configured(make("machine.yaml")[0], site), namespace)
             supply.have(site.settings, supplied, print, threading.Event())
             yield site
         finally:
@@ -80,7 +80,7 @@ def _secret(name: str, content: Mapping[str, str]) -> Object:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
 
 
-def _told(found: Object, site: Site) -> Object:
+def _configured(found: Object, site: Site) -> Object:
     """A PodTemplate with this site's addresses."""
     container = found["template"]["spec"]["containers"][0]
     for each in container["env"]:

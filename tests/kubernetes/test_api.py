@@ -1,4 +1,4 @@
-"""What the API server answers, and what becomes of it: a scripted server on loopback."""
+"""The API server's answers, and their handling: a scripted server on loopback."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def status(code: int, message: str, **details: Any) -> Answer:
 
 
 def test_kubeconfig_gives_server_and_namespace(api: Api, server: Scripted) -> None:
-    """What kubectl would use."""
+    """The settings that kubectl would use."""
     assert api.namespace == "train"
     assert api.get("/api/v1/nodes", labelSelector="a=b") == {"ok": True}
     method, path, _, _ = server.asked[0]
@@ -128,7 +128,7 @@ def test_busy_server_is_asked_again(api: Api, server: Scripted) -> None:
 
 
 def test_server_that_stays_busy_is_unavailable(api: Api, server: Scripted) -> None:
-    """After a bounded time, with what it said."""
+    """After a bounded time, with the server's answer."""
     server.answers = [status(503, "still starting")]
     with pytest.raises(UnavailableError, match="still starting"):
         api.get("/x")
@@ -157,7 +157,7 @@ def test_watch_whose_refusal_breaks_off_may_be_taken_up_again(api: Api, server: 
         next(api.watch("/x", resource_version="7", timeout_s=60))
 
 
-def test_what_is_no_api_server_is_told(api: Api, server: Scripted) -> None:
+def test_what_is_no_api_server_is_named(api: Api, server: Scripted) -> None:
     """A proxy's page of welcome, with status 200."""
     server.answers = [(200, {}, b"<html>Welcome")]
     with pytest.raises(UnavailableError, match=r"<html>Welcome.*Is it the API server\?"):
@@ -185,26 +185,26 @@ def test_answers_that_stay_are_not_repeated(
 
 def test_denied_verb_is_named_with_where_it_is_granted(api: Api, server: Scripted) -> None:
     """The operator reads which right is missing, and which file has it."""
-    said = 'nodes is forbidden: User "system:serviceaccount:train:holdfast" cannot list resource "nodes"'
-    server.answers = [status(403, said), READY, status(403, said), READY]
+    message = 'nodes is forbidden: User "system:serviceaccount:train:holdfast" cannot list resource "nodes"'
+    server.answers = [status(403, message), READY, status(403, message), READY]
     with pytest.raises(UnauthorizedError, match=r'cannot list resource "nodes".*rbac\.yaml'):
         api.get("/api/v1/nodes")
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         'statefulsets.apps "m3" is forbidden: exceeded quota: gpus, requested: count/statefulsets.apps=1',
         'pods "m3-0" is forbidden: violates PodSecurity "restricted:latest": privileged',
         'admission webhook "validate.kyverno.svc" denied the request: label team is missing',
     ],
 )
-def test_what_admission_refuses_is_no_missing_right(api: Api, server: Scripted, said: str) -> None:
+def test_what_admission_refuses_is_no_missing_right(api: Api, server: Scripted, message: str) -> None:
     """The operator is not sent to a role that has the verb already."""
-    server.answers = [status(403, said)]
+    server.answers = [status(403, message)]
     with pytest.raises(RefusedError, match="403") as caught:
         api.create("/apis/apps/v1/namespaces/train/statefulsets", {})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "rbac.yaml" not in str(caught.value)
     assert len(server.asked) == 1
 
@@ -241,7 +241,7 @@ def test_what_keeps_a_pod_that_was_deleted_is_named(
 
 
 def test_server_that_starts_denies_nothing_for_good(api: Api, server: Scripted) -> None:
-    """Before it knows its roles it refuses everybody; it is asked again, also when it became ready just then."""
+    """Before it knows its roles it refuses every user; it is asked again, also when it became ready just then."""
     server.answers = [
         status(403, "who"),
         status(403, "not ready"),
@@ -252,7 +252,7 @@ def test_server_that_starts_denies_nothing_for_good(api: Api, server: Scripted) 
     assert api.get("/x") == {"a": 1}
 
 
-def test_budget_is_told_from_a_busy_server(api: Api, server: Scripted) -> None:
+def test_budget_is_distinguished_from_a_busy_server(api: Api, server: Scripted) -> None:
     """Both are 429: only a busy server is asked again at once."""
     cause = {
         "reason": "DisruptionBudget",
@@ -320,7 +320,7 @@ def test_machine_whose_deletion_was_answered_in_vain_is_retired(
 
 
 def test_a_machine_that_had_another_pod_is_not_released_for_what_it_was(api: Api, server: Scripted) -> None:
-    """Its second pod was evicted: whoever gives back the first one changes nothing."""
+    """Its second pod was evicted: a release of the first one changes nothing."""
     why = bodies.EvictedNote(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", pod_uid="u-2")
     found = {"metadata": {"name": "m3", **bodies.intent_to_evict(why)["metadata"]}}
     server.answers = [(200, {}, {"items": [found]})]
@@ -358,7 +358,7 @@ def test_watch_yields_events_and_raises_what_the_stream_says(api: Api, server: S
 
 
 def test_watch_of_a_busy_server_says_when_to_come_back(api: Api, server: Scripted) -> None:
-    """Retry-After goes to whoever watches."""
+    """Retry-After goes to the watcher."""
     server.answers = [(429, {"Retry-After": "1.5"}, {"message": "busy"})]
     with pytest.raises(BusyError) as caught:
         next(api.watch("/x", resource_version="7", timeout_s=60))

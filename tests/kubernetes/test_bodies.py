@@ -149,7 +149,7 @@ def test_template_without_container_is_refused() -> None:
 
 
 def test_evicted_machine_is_read_back() -> None:
-    """What is written is what is read."""
+    """Writing and reading are inverse."""
     assert bodies.evicted(merged(machine(), bodies.intent_to_evict(WHY))) == WHY
     back = merged(merged(machine(), bodies.intent_to_evict(WHY)), bodies.in_service())
     assert bodies.evicted(back) is None
@@ -190,7 +190,7 @@ def test_node_comes_back_as_an_administrator_left_it(
     assert now == before
 
 
-def test_nodes_that_others_take_away_are_told() -> None:
+def test_nodes_that_others_take_away_are_reported() -> None:
     """A cordon that is not ours, and the taints of autoscalers and clouds; an eviction of ours is none."""
     assert bodies.leaves(node()) == ""
     assert bodies.leaves(node(unschedulable=True)) == "node n1 is cordoned"

@@ -1,4 +1,4 @@
-"""What is the Kubernetes driver's own, on a real control plane: budgets, nodes, priorities, a server that goes away."""
+"""The Kubernetes driver's own, on a real control plane: budgets, nodes, priorities, a server that goes away."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def provision(cluster: Cluster, driver: KubernetesDriver, n: int) -> list[str]:
     for name in names:
         wait_for(
             lambda name=name: f"{name} runs: {driver.machines()}",
-            lambda name=name: said(driver, name).detail.startswith("node "),
+            lambda name=name: listed(driver, name).detail.startswith("node "),
         )
     return names
 
 
-def said(driver: KubernetesDriver, name: str) -> Supplied:
+def listed(driver: KubernetesDriver, name: str) -> Supplied:
     return next(each for each in driver.machines() if each.name == name)
 
 
@@ -75,18 +75,18 @@ def budget(cluster: Cluster, namespace: str, allowed: int) -> None:
 def test_eviction_waits_for_the_disruption_budget(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
-    """A healthy machine stays while the budget says so; the message names it; repeated later it goes."""
+    """A healthy machine stays while the budget forbids it; the message names the budget; repeated later it goes."""
     first, second = provision(cluster, driver, 2)
     budget(cluster, namespace, 0)
     before = pods(cluster, namespace)[first]["metadata"]["uid"]
     with pytest.raises(UnavailableError, match=r"of-the-site.*HOLDFAST_KUBERNETES_BUDGET_S"):
         driver.evict(first, Scope.CLUSTER, "slow")
     assert pods(cluster, namespace)[first]["metadata"]["uid"] == before
-    assert said(driver, first).alive, "it is marked, and still there"
+    assert listed(driver, first).alive, "it is marked, and still there"
 
     budget(cluster, namespace, 1)
     driver.evict(first, Scope.CLUSTER, "slow")
-    assert not said(driver, first).alive
+    assert not listed(driver, first).alive
     assert set(pods(cluster, namespace)) == {second}
 
 
@@ -98,7 +98,7 @@ def test_budget_does_not_protect_a_dead_machine(
     [name] = provision(cluster, driver, 1)
     budget(cluster, namespace, 0)
     cluster.kubelets.power_off(cluster.kubelets.node_of(name))
-    wait_for("the node is seen to be dead", lambda: "not ready" in said(driver, name).detail)
+    wait_for("the node is seen to be dead", lambda: "not ready" in listed(driver, name).detail)
     driver.evict(name, Scope.CLUSTER, "dead")
     assert pods(cluster, namespace) == {}
 
@@ -106,15 +106,15 @@ def test_budget_does_not_protect_a_dead_machine(
 def test_machine_on_a_silent_node_is_out_at_once(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
-    """Nobody has noticed yet that its kubelet is gone: the pod is removed by force, and none follows it."""
+    """The loss of its kubelet is not noticed yet: the pod is removed by force, and none follows it."""
     [name] = provision(cluster, driver, 1)
     cluster.kubelets.power_off(cluster.kubelets.node_of(name))
     driver.evict(name, Scope.CLUSTER, "no heartbeat")
     assert pods(cluster, namespace) == {}
-    assert not said(driver, name).alive
+    assert not listed(driver, name).alive
 
 
-def test_eviction_of_a_pod_that_was_replaced_touches_nobody(
+def test_eviction_of_a_pod_that_was_replaced_touches_no_other(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
     """The precondition on uid: what has the name now is another pod."""
@@ -167,19 +167,19 @@ def test_replaced_node_is_seen_and_left_alone(cluster: Cluster, driver: Kubernet
     [name] = provision(cluster, driver, 1)
     where = cluster.kubelets.node_of(name)
     driver.evict(name, Scope.CLUSTER, "Xid 79")
-    assert said(driver, name).detail == f"evicted (cluster): Xid 79; node {where} is kept out"
+    assert listed(driver, name).detail == f"evicted (cluster): Xid 79; node {where} is kept out"
     cluster.kubelets.power_off(where)
     cluster.admin.delete(f"/api/v1/nodes/{where}")
-    assert said(driver, name).detail.endswith(f"node {where} is gone")
+    assert listed(driver, name).detail.endswith(f"node {where} is gone")
     cluster.kubelets.add(where)
-    assert f"node {where} was replaced" in said(driver, name).detail
+    assert f"node {where} was replaced" in listed(driver, name).detail
     driver.release(name)
     wait_for("it runs", lambda: cluster.kubelets.container(name))
     assert not node(cluster, where)["spec"].get("unschedulable")
 
 
 @pytest.mark.thorough
-def test_standby_makes_room_for_whoever_needs_its_node(
+def test_standby_makes_room_for_a_machine_that_needs_its_node(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
     """Machines beyond those that jobs need have a low priority: the scheduler preempts them, not the others."""
@@ -197,9 +197,9 @@ def test_standby_makes_room_for_whoever_needs_its_node(
     body["spec"]["containers"][0]["env"].insert(0, {"name": "HOLDFAST_MACHINE", "value": "serving"})
     cluster.admin.create(f"/api/v1/namespaces/{namespace}/pods", body)
     wait_for("the standby's node is taken", lambda: cluster.kubelets.container("serving"))
-    wait_for("the standby waits", lambda: said(driver, standby).detail.startswith("pending"))
-    assert "preempt" in said(driver, standby).detail or "Insufficient" in said(driver, standby).detail
-    assert all(said(driver, name).alive for name in needed)
+    wait_for("the standby waits", lambda: listed(driver, standby).detail.startswith("pending"))
+    assert "preempt" in listed(driver, standby).detail or "Insufficient" in listed(driver, standby).detail
+    assert all(listed(driver, name).alive for name in needed)
     # An evicted one of those that are needed is made up for.
     driver.evict(needed[0], Scope.CLUSTER, "test")
     [new] = limited.provision(1)
@@ -211,7 +211,7 @@ def test_standby_makes_room_for_whoever_needs_its_node(
 def test_restart_of_the_api_server_is_waited_out(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
-    """An eviction that is asked for while nothing listens is done when it does; watches go on, old ones anew (410)."""
+    """An eviction that is asked for while nothing listens is done when it does; watches go on, old ones again (410)."""
     first, second = provision(cluster, driver, 2)
     path = f"/api/v1/namespaces/{namespace}/pods"
     seen: list[int] = []
@@ -278,7 +278,7 @@ def test_two_control_planes_never_give_one_name_twice(cluster: Cluster, namespac
 def test_group_has_its_own_template_and_names(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:
-    """A group without one is refused, and the message says what is missing."""
+    """A group without one is refused, and the message names the missing part."""
     with pytest.raises(SettingsError, match=r"group = 'h200'.*'holdfast-machine-h200'"):
         driver.provision(1, "h200")
     path = f"/api/v1/namespaces/{namespace}/podtemplates"
@@ -298,8 +298,8 @@ def test_group_has_its_own_template_and_names(
     driver.retire("h200-m0")
 
 
-def test_namespace_without_holdfast_is_told(cluster: Cluster) -> None:
-    """What to apply, and where."""
+def test_namespace_without_holdfast_is_reported(cluster: Cluster) -> None:
+    """With the manifest to apply, and where."""
     api = Api.connect(str(cluster.plane.kubeconfig), "default")
     with pytest.raises(SettingsError, match="'default'"):
         KubernetesDriver(api).provision(1)

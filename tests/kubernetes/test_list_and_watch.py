@@ -15,7 +15,7 @@ from holdfast.errors import UnauthorizedError
 
 
 class Clock:
-    """Stands still, except while somebody sleeps."""
+    """A clock that stands still, except during a sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -146,8 +146,8 @@ def test_it_ends_in_time_whatever_the_server_does(clock: Clock) -> None:
     assert len(server.watched_from) < 30
 
 
-def test_denial_that_stays_is_told() -> None:
-    """Once may be a server that has just started; a missing right is the operator's to mend."""
+def test_denial_that_stays_is_reported() -> None:
+    """Once may be a server that has just started; a missing right is the operator's to add."""
     denied = [UnauthorizedError("watch pods"), UnauthorizedError("watch pods")]
     with pytest.raises(UnauthorizedError):
         list(follow(Server(denied), "/things", 30.0))

@@ -1,4 +1,4 @@
-"""deployments/kubernetes: renders, is valid for current schemas, and says the same as the code."""
+"""deployments/kubernetes: renders, is valid for current schemas, and agrees with the code."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rendered(folder: Path) -> list[Object]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("no kubectl")
-    told = subprocess.run([kubectl, "version", "--client", "-o", "json"], capture_output=True, check=True)
-    version = json.loads(told.stdout)
+    asked = subprocess.run([kubectl, "version", "--client", "-o", "json"], capture_output=True, check=True)
+    version = json.loads(asked.stdout)
     if int(re.sub(r"\D", "", version["clientVersion"]["minor"])) < 22:
         pytest.skip("this kubectl's kustomize is too old for patches with targets")
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
@@ -81,7 +81,7 @@ def test_every_file_of_the_base_is_listed() -> None:
 
 
 def test_overlay_renders_and_is_valid() -> None:
-    """What the example changes arrives; all objects with a namespace are in holdfast."""
+    """The example's changes arrive; all objects with a namespace are in holdfast."""
     found = rendered(OVERLAY)
     for body in found:
         kubernetes_validate.validate(body, VERSIONS[-1], strict=True)
@@ -109,7 +109,7 @@ def test_names_are_those_of_the_code() -> None:
 
 
 def test_autoscalers_leave_machines_alone() -> None:
-    """A node of a job that they could replace by a cheaper one stays: its pod tells them, and keeps the notes."""
+    """A node of a job that they could replace by a cheaper one stays: its pod has the notes that forbid it."""
     (template,) = [each for each in manifests(*listed()) if each["kind"] == "PodTemplate"]
     roster = {"metadata": {"name": "r", "uid": "u"}}
     made = bodies.machine("m0", template["template"], roster, "")
@@ -119,7 +119,7 @@ def test_autoscalers_leave_machines_alone() -> None:
 
 
 def test_environment_names_settings_and_classes_that_there_are() -> None:
-    """No HOLDFAST_ variable that nobody reads, no priority class that is not made."""
+    """No HOLDFAST_ variable that no setting reads, no priority class that is not made."""
     objects = manifests(*listed())
     classes = {each["metadata"]["name"] for each in objects if each["kind"] == "PriorityClass"}
     env = {
@@ -180,7 +180,7 @@ FREE_VOLUMES = {
 
 
 def breaches(pod: Object) -> set[str]:
-    """What the restricted standard has against a pod's specification."""
+    """Violations of the restricted standard by a pod's specification."""
     own = pod.get("securityContext") or {}
     found = {name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)}
     found |= {
@@ -236,7 +236,7 @@ def test_pods_keep_the_restricted_standard_which_the_namespace_enforces(componen
     ],
 )
 def test_more_rights_are_chosen_and_the_namespace_allows_them(component: str, more: set[str]) -> None:
-    """For machines alone, valid, and no more than is said; the control plane stays as it is."""
+    """For machines alone, valid, and no more than chosen; the control plane stays as it is."""
     found = with_component(component, *listed())
     assert breaches(pods(found)["PodTemplate"]) == more
     assert breaches(pods(found)["Deployment"]) == set()
@@ -247,7 +247,7 @@ def test_more_rights_are_chosen_and_the_namespace_allows_them(component: str, mo
 
 
 def test_images_run_as_the_user_that_the_manifests_name() -> None:
-    """By number: the kubelet cannot tell of a name that it is not root's."""
+    """By number: the kubelet cannot check that a name is not root's."""
     users = re.findall(r"^USER (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
     named = {
         (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"])
@@ -271,7 +271,7 @@ def allows(policy: Object, labels: dict[str, str], port: str, *, same_namespace:
 
 
 def test_network_policies_let_in_whom_they_name_alone() -> None:
-    """Every pod is closed first; Prefect's port is open to nobody by default."""
+    """Every pod is closed first; Prefect's port is open to no client by default."""
     objects = manifests(*listed())
     policies = {each["metadata"]["name"]: each for each in objects if each["kind"] == "NetworkPolicy"}
     assert policies["holdfast-nobody"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}

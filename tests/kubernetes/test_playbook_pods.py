@@ -78,9 +78,9 @@ def kubernetes_worker(site: Site, cluster: Cluster, log: Path) -> Iterator[None]
 
 
 def config_map(site: Site) -> Object:
-    """What an operator tells the pods of playbooks."""
+    """The config map for an operator's pods of playbooks."""
     own = read(KubernetesSettings, site.settings.home)
-    told = {
+    data = {
         "HOLDFAST_GATEWAY_URL": site.settings.gateway,
         "HOLDFAST_S3_ENDPOINT": site.settings.s3,
         "HOLDFAST_KUBERNETES_MACHINES": str(own.machines),
@@ -91,7 +91,7 @@ def config_map(site: Site) -> Object:
         # In place of the token that a kubelet mounts at a path of its own.
         "HOLDFAST_KUBERNETES_CONFIG": own.config,
     }
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holdfast"}, "data": told}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holdfast"}, "data": data}
 
 
 @pytest.mark.thorough
@@ -105,7 +105,7 @@ def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) 
         os.kill(site.pids("pods")[1], signal.SIGKILL)
         crash = site.wait_recovered("pods", 1, timeout_s=300)
         assert crash.incident_class is IncidentClass.JOB_CRASH
-        # Its pod may be on the node that is to lose its power: it would never be told that it ended.
+        # Its pod may be on the node that is to lose its power: its end would never be reported.
         wait_for("its Kubernetes job has succeeded", lambda: _succeeded(cluster, crash), 240)
         before = site.job("pods").machines
         cluster.kubelets.power_off(cluster.kubelets.node_of(before[1]))

@@ -1,4 +1,4 @@
-"""The service account's rights: enough, none too many, and each one's absence is told by name."""
+"""The service account's rights: enough, none too many, and the absence of each is reported by name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_granted_rights_are_enough(tour: Tour) -> None:
 
 
 @pytest.mark.thorough
-def test_every_right_is_needed_and_its_absence_is_told(tour: Tour) -> None:
+def test_every_right_is_needed_and_its_absence_is_reported(tour: Tour) -> None:
     """One verb at a time is taken away: the tour stops with an error that names verb and resource."""
     asked = rights()
     assert len(asked) == 15

@@ -56,11 +56,11 @@ def test_what_is_named_is_mounted_from_the_secret(body: Object) -> None:
     """Settings that there are, of files in a folder that is the Secret's, whole, private, and not the other one's."""
     [container] = pod_of(body)["containers"]
     env = {each["name"]: each.get("value") for each in container["env"]}
-    told = {name: env[f"HOLDFAST_{name}"] for name in (*MOUNTED, "TLS_AGENT_NAME")}
-    assert {name.lower() for name in told} <= set(Settings.model_fields)
+    mounted = {name: env[f"HOLDFAST_{name}"] for name in (*MOUNTED, "TLS_AGENT_NAME")}
+    assert {name.lower() for name in mounted} <= set(Settings.model_fields)
     [mount] = [each for each in container["volumeMounts"] if each["name"] == "tls"]
     [volume] = [each for each in pod_of(body)["volumes"] if each["name"] == "tls"]
-    assert told == {name: f"{mount['mountPath']}/{file}" for name, file in MOUNTED.items()} | {
+    assert mounted == {name: f"{mount['mountPath']}/{file}" for name, file in MOUNTED.items()} | {
         "TLS_AGENT_NAME": AGENT_NAME
     }
     assert volume["secret"] == {"secretName": "holdfast-tls", "defaultMode": 0o400}
@@ -79,13 +79,13 @@ def test_gateway_is_called_and_probed_by_tls() -> None:
 
 
 def test_one_that_listens_everywhere_calls_itself_by_an_address_of_its_certificate() -> None:
-    """Nobody is certified for 0.0.0.0."""
+    """No certificate is for 0.0.0.0."""
     assert Settings(host="0.0.0.0", tls_ca=Path("ca.crt")).gateway == "https://127.0.0.1:4300"
     assert Settings(host="10.0.0.5", tls_ca=Path("ca.crt")).gateway == "https://10.0.0.5:4300"
 
 
 def test_overlay_with_the_component_renders(tmp_path: Path) -> None:
-    """As the example's comment says; the example's own patches, which count items, still hit theirs."""
+    """As in the example's comment; the example's own patches, which count items, still hit theirs."""
     shutil.copytree(OVERLAY.parents[1], tmp_path / "kubernetes")
     example = tmp_path / "kubernetes" / "overlays" / "example"
     text = (example / "kustomization.yaml").read_text()
@@ -97,13 +97,13 @@ def test_overlay_with_the_component_renders(tmp_path: Path) -> None:
         kubernetes_validate.validate(body, VERSIONS[-1], strict=True)
     [agent] = pod_of(found["PodTemplate", "holdfast-machine"])["containers"]
     assert agent["image"] == "registry.example.com/training:2026-11"
-    [told] = pod_of(found["Deployment", "holdfast"])["containers"]
-    for container in (agent, told):
+    [gateway] = pod_of(found["Deployment", "holdfast"])["containers"]
+    for container in (agent, gateway):
         assert {"name": "HOLDFAST_TLS_AGENT_NAME", "value": AGENT_NAME} in container["env"]
         assert {"name": "tls", "mountPath": "/etc/holdfast-tls", "readOnly": True} in container[
             "volumeMounts"
         ]
-    assert {"name": "HOLDFAST_KUBERNETES_MACHINES", "value": "128"} in told["env"]
+    assert {"name": "HOLDFAST_KUBERNETES_MACHINES", "value": "128"} in gateway["env"]
 
 
 class Pods:

@@ -1,4 +1,4 @@
-"""What makes two alerts the same signal."""
+"""Conditions under which two alerts are the same signal."""
 
 from __future__ import annotations
 

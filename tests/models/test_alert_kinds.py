@@ -25,7 +25,7 @@ ROWS = [row for file in _FILES for row in vars(file).values() if isinstance(row,
 
 
 def test_every_row_is_a_kind_under_its_own_name() -> None:
-    """A row that is no member of the enumeration would be known to nobody."""
+    """No code could name a row that is no member of the enumeration."""
     assert {row.name for row in ROWS} == set(AlertKind)
     assert len(ROWS) == len(AlertKind)
     for kind in AlertKind:

@@ -38,7 +38,7 @@ NAMED = {
     "suspects",
     "dropped",
 }
-"""Fields of such names carry names from outside, in whatever model; and these, whose name says less:"""
+"""Fields of these names carry names from outside, in any model; and the ones below, whose name is too general:"""
 ALSO = {("JobSpec", "name"), ("Machine", "name"), ("Witness", "name"), ("Incident", "id"), ("Request", "id")}
 COUNTS = {("JobSpec", "machines"), ("Request", "machines"), ("RoleSpec", "machines")}
 OWN_WORDS = {("Action", "key")}

@@ -1,8 +1,8 @@
 """Agents and gateways one release apart understand one another.
 
-``messages/`` has what a site of the release of that date said, faults included: heartbeats, reports and answers as they
-went over the wire, commands as its models write them. Every later release must read them; and this one must read what
-has more in it than it knows.
+``messages/`` has the traffic of a site of the release of that date, faults included: heartbeats, reports and answers
+as they went over the wire, commands as its models write them. Every later release must read them; and this one must
+read messages that have more in them than it knows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_what_an_older_release_says_is_read(message: dict[str, Any]) -> None:
 
 
 def as_sent(read: Any, sent: Any) -> Any:
-    """What was read, without what this release has beside it: in every object, at any depth."""
+    """The value read, without what this release has beside it: in every object, at any depth."""
     if isinstance(sent, dict) and isinstance(read, dict):
         return {key: as_sent(read[key], sent[key]) for key in sent if key in read}
     if isinstance(sent, list) and isinstance(read, list) and len(read) == len(sent):

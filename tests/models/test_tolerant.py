@@ -1,4 +1,4 @@
-"""What another version says is read as far as it can be."""
+"""Messages of another version are read as far as possible."""
 
 from __future__ import annotations
 
