@@ -47,7 +47,7 @@ def _one(seed: int, smaller: bool) -> int:
     if smaller and outcome.violations:
         outcome = shrink(outcome, lambda faults: play(seed, faults))
     print(*outcome.history.events, sep="\n")
-    _tell(outcome)
+    _print_outcome(outcome)
     return bool(outcome.violations)
 
 
@@ -70,7 +70,7 @@ def _controls() -> int:
     return bool(wrong)
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     print(
         f"\nseed {outcome.seed}: history {outcome.history.digest}, {outcome.took_s:.0f} virtual s, job {outcome.job}"
     )
@@ -84,16 +84,16 @@ def _many(seeds: range, for_s: float) -> int:
         outcome = play(seed)
         done.add(outcome)
         if outcome.violations:
-            _tell(outcome)
+            _print_outcome(outcome)
         if for_s and time.process_time() - began > for_s:
             break
-    done.tell(seeds[0], time.process_time() - began)
+    done.print_summary(seeds[0], time.process_time() - began)
     return bool(done.failed)
 
 
 @dataclass
 class Totals:
-    """What many runs came to."""
+    """Totals of many runs."""
 
     played: int = 0
     virtual_s: float = 0.0
@@ -114,7 +114,7 @@ class Totals:
         self.jobs[outcome.job] += 1
         self.failed += [outcome.seed] if outcome.violations else []
 
-    def tell(self, first: int, took_s: float) -> None:
+    def print_summary(self, first: int, took_s: float) -> None:
         last = first + self.played - 1
         print(
             f"{self.played} seeds ({first} to {last}): {took_s:.0f} s of a processor, {self.virtual_s:.0f} virtual s"

@@ -84,7 +84,7 @@ def a_leader_without_ledger_leads_on() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evictions_name_no_incarnation() -> Iterator[None]:
-    """Whoever has the machine's name is evicted; the lease is looked at before the act only."""
+    """Evict the machine of that name, whatever its incarnation; the lease is looked at before the act only."""
 
     def any_life(session: Any, name: str, *_: Any) -> Any:
         return machine_row(session, name, lock=True)
@@ -237,12 +237,12 @@ def moves_stop_only_who_stays() -> Iterator[None]:
         others = [one for one in machines if one.name != "m1"]
         return await settle(ctx, others, job, epoch, **named) | await settle(ctx, left, job, 0, **named)
 
-    async def nobody(*_: Any) -> list[Any]:
+    async def none_leaving(*_: Any) -> list[Any]:
         return []
 
     with (
         patch.object(fleet, "settle", but_m1),
-        patch("holdfast.operations.launch._settle_leaving", nobody),
+        patch("holdfast.operations.launch._settle_leaving", none_leaving),
         # What is left of a group does not always hear that a peer has gone.
         patch.object(training.Group, "_fall", lambda *_: None),
     ):
@@ -343,7 +343,7 @@ CONTROLS = {
         (
             Fault(3.59, "gateway_kill", "g1", for_s=10.6),
             Fault(4.79, "replica_kill", amount=0.955),
-            Fault(5.17, "gateway_hears_nobody", "g2", for_s=8.2),
+            Fault(5.17, "gateway_receives_nothing", "g2", for_s=8.2),
         ),
         seed=5649,
         shape=Shape(roles=True),

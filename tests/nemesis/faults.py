@@ -39,12 +39,12 @@ class Fault:
     """Only what is done inside of the function of this name counts for ``nth``."""
 
     def __str__(self) -> str:
-        told = [f"{self.at:.2f} s: {self.kind}", self.target]
-        told += [f"for {self.for_s:.1f} s"] if self.for_s else []
-        told += [f"at its call {self.nth}"] if self.nth else []
-        told += [f"in {self.inside}"] if self.inside else []
-        told += [f"by {self.amount:g}"] if self.amount else []
-        return " ".join(word for word in told if word)
+        words = [f"{self.at:.2f} s: {self.kind}", self.target]
+        words += [f"for {self.for_s:.1f} s"] if self.for_s else []
+        words += [f"at its call {self.nth}"] if self.nth else []
+        words += [f"in {self.inside}"] if self.inside else []
+        words += [f"by {self.amount:g}"] if self.amount else []
+        return " ".join(word for word in words if word)
 
     @property
     def over_at(self) -> float:
@@ -139,7 +139,7 @@ def machine_death(site: Site, fault: Fault) -> None:
 
 @kind(control=False)
 def machine_silence(site: Site, fault: Fault) -> None:
-    """A machine hangs: nothing on it runs, nothing comes back from it, then it is started anew."""
+    """A machine hangs: nothing on it runs, nothing comes back from it, then it is started again."""
     site.blame(fault.target)
     site.network.down.add(fault.target)
     site.hosts[fault.target].die("fault")
@@ -166,7 +166,7 @@ def agent_pause(site: Site, fault: Fault) -> None:
 def cut_machine(site: Site, fault: Fault) -> None:
     """Nothing comes from a machine or to it."""
     site.blame(fault.target)
-    _cut(site, fault, {fault.target}, site.everybody - {fault.target})
+    _cut(site, fault, {fault.target}, site.all_hosts - {fault.target})
 
 
 @kind(control=False)
@@ -185,14 +185,14 @@ def cut_machine_from_machines(site: Site, fault: Fault) -> None:
 
 @kind(control=False)
 def lose_from_machine(site: Site, fault: Fault) -> None:
-    """What a machine sends to the control plane is lost; it hears everything."""
+    """Lose all that a machine sends to the control plane; it receives everything."""
     site.blame(fault.target)
     _heal(site, fault, site.network.cut(frozenset({fault.target}), frozenset(site.control_hosts)))
 
 
 @kind(control=False)
 def lose_to_machine(site: Site, fault: Fault) -> None:
-    """What the control plane sends to a machine is lost."""
+    """Lose all that the control plane sends to a machine."""
     site.blame(fault.target)
     _heal(site, fault, site.network.cut(frozenset(site.control_hosts), frozenset({fault.target})))
 
@@ -258,7 +258,7 @@ def person_scales_role(site: Site, fault: Fault) -> None:
 
 @kind(control=True)
 def gateway_cut_from_ledger(site: Site, fault: Fault) -> None:
-    """A gateway does not reach the database; it reaches everybody else."""
+    """A gateway does not reach the database; it reaches all others."""
     site.database.cut.add(fault.target)
     _heal(site, fault, lambda: site.database.cut.discard(fault.target))
 
@@ -270,14 +270,14 @@ def gateway_cut_from_machines(site: Site, fault: Fault) -> None:
 
 
 @kind(control=True)
-def gateway_hears_nobody(site: Site, fault: Fault) -> None:
-    """What machines send to one gateway is lost; what it sends arrives."""
+def gateway_receives_nothing(site: Site, fault: Fault) -> None:
+    """Lose all that machines send to one gateway; its own messages arrive."""
     _heal(site, fault, site.network.cut(frozenset(site.hosts), frozenset({fault.target})))
 
 
 @kind(control=True)
 def ledger_locked(site: Site, fault: Fault) -> None:
-    """Somebody holds the write lock of the database."""
+    """Hold the write lock of the database."""
     _switch(site, fault, "locked")
 
 
@@ -302,7 +302,7 @@ def ledger_slow(site: Site, fault: Fault) -> None:
 
 @kind(control=True)
 def clock_step(site: Site, fault: Fault) -> None:
-    """Somebody sets the wall clock of a host of the control plane."""
+    """Set the wall clock of a host of the control plane."""
     offsets = site.clock_offsets
     offsets[fault.target] = offsets.get(fault.target, 0.0) + fault.amount
 
@@ -401,7 +401,7 @@ OF_ROLES = ("replica_kill", "replicas_fail", "person_scales_role")
 OF_SIZES = ("person_scales",)
 """They need an elastic job."""
 SCRIPTED = ("gateway_death", "person_stops", "person_resumes")
-"""Not drawn: what they leave behind is not to be expected to mend itself."""
+"""Not drawn: a job does not recover by itself from their effects."""
 _LONG = {"gateway_pause", "run_pause", "agent_pause"}
 
 

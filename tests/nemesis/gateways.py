@@ -69,7 +69,7 @@ class Gateway:
                 site.network.listen(f"{self.host}:80", process, app)
                 await asyncio.get_running_loop().create_future()
         except HoldfastError as error:
-            # It ends, and whoever supervises it starts it again.
+            # It ends, and its supervisor starts it again.
             site.note("gateway-exit", on=self.host, error=str(error)[:100])
             process.kill()
             site.scheduler.after(1.0, self.start)

@@ -1,4 +1,4 @@
-"""What happened, in order; two runs of one seed have the same."""
+"""The events of a run, in order; two runs of one seed have the same."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Event:
     what: dict[str, Any]
 
     def __str__(self) -> str:
-        told = " ".join(f"{name}={value}" for name, value in self.what.items())
-        return f"{self.at:8.3f}  {self.kind:<12} {told}"
+        details = " ".join(f"{name}={value}" for name, value in self.what.items())
+        return f"{self.at:8.3f}  {self.kind:<12} {details}"
 
 
 @dataclass
@@ -36,5 +36,5 @@ class History:
 
     @property
     def digest(self) -> str:
-        """Tells two histories apart."""
+        """A short hash, different for different histories."""
         return hashlib.sha256("\n".join(map(str, self.events)).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What must hold in every run, whatever the faults. Each is checked from outside, against what really happened."""
+"""Invariants of every run, whatever the faults. Each is checked from outside, against the real events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INVARIANTS = {
     "one replica": "no replica runs twice on a machine, nor in two generations longer than a plan takes to arrive",
     "generations rise": "no replica belongs to an older generation than before, nor is one shown to a process",
     "state stays": "no machine drops what the newest state that all ranks saved needs, while the job goes on",
-    "no error": "no process fails by an error that nobody handles",
+    "no error": "no process fails by an unhandled error",
 }
 
 
@@ -50,7 +50,7 @@ class Invariants:
         self._fences: dict[tuple[str, str, str], int] = {}
         self._places: dict[tuple[str, int, int], tuple[str, int]] = {}
         self._ended: set[str] = set()
-        self._told: set[str] = set()
+        self._violations: set[str] = set()
         self._beside: dict[tuple[str, str, int], float] = {}
         """Seconds that an older generation of a replica lived beside a newer one, on a machine that could know."""
         self._generations: dict[tuple[str, int], int] = {}
@@ -107,7 +107,7 @@ class Invariants:
             self._violated("one replica", f"{twin[0].key} and {process.key} run on {process.host.name}")
 
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
-        """An agent did what a fence, or the end of a job, told it.
+        """Check an agent's stop of ranks, as ordered by a fence or the end of a job.
 
         A replay is stopped, and raises no fence: it saves nothing, and the next attempt may need it again. The job's
         own must not fall by it.
@@ -134,7 +134,7 @@ class Invariants:
             self._violated("state stays", f"{host.name} dropped epoch and step {before}, {after} is left")
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
-        """A driver was told to evict."""
+        """Check an eviction that a driver was ordered."""
         if host.name not in self._site.blamed and same_unit(incarnation, f"@{host.unit}"):
             self._violated("no innocent evicted", f"{process.name} evicts {host.name}: {reason[:80]}")
 
@@ -149,13 +149,13 @@ class Invariants:
         if not site.quiet:
             incidents = site.look(lambda ledger: ledger.incidents(evidence=False))
             job = site.look(lambda ledger: ledger.jobs())[0]
-            told = [
+            open_incidents = [
                 f"{one.id} {one.state.value} attempt {one.attempt} {one.summary}"[:120] for one in incidents
             ]
             alive = {epoch: len(group.alive) for (_, epoch), group in site.groups.items() if group.alive}
             self._violated(
                 "every incident ends",
-                f"{site.unrest}; job {job.state.value} epoch {job.epoch}, ranks alive {alive}; {told}",
+                f"{site.unrest}; job {job.state.value} epoch {job.epoch}, ranks alive {alive}; {open_incidents}",
             )
         self._starts_once()
         for complaint in site.scheduler.complaints:
@@ -247,17 +247,17 @@ class Invariants:
             return 0.0
         network, leads = self._site.network, self._site.gateway_that(leads=True)
         sure = self._site.gateways[leads].is_sure
-        hears = sure and network.is_open(host.name, leads) and network.is_open(leads, host.name)
-        return PLAN_S if hears else LEASE_S + PLAN_S
+        reachable = sure and network.is_open(host.name, leads) and network.is_open(leads, host.name)
+        return PLAN_S if reachable else LEASE_S + PLAN_S
 
     def _may_write(self, host: Host) -> bool:
-        """Unless it is cut off from everybody and its agent is stopped, so that it cannot know."""
+        """Whether it may write: not if it is cut off from all others and its agent stopped, so that it cannot know."""
         others = [other.name for other in self._site.hosts.values() if other is not host and other.up]
         isolated = not any(self._site.network.is_open(host.name, name) for name in others)
         return not (isolated and host.agent is not None and host.agent.stopped)
 
     def _violated(self, invariant: str, why: str, **_: Any) -> None:
         assert invariant in INVARIANTS
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._violations:
+            self._violations.add(why)
             self._site.violated(invariant, why)

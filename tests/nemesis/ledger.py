@@ -50,7 +50,7 @@ class Database:
     cut: set[str] = field(default_factory=set)
     """Hosts that do not reach it."""
     on_call: Callable[[Process, bool], None] = lambda _process, _write: None
-    """Told of every call before it is made: faults strike there."""
+    """Called before every call to the ledger: faults strike there."""
 
     def fresh(self) -> None:
         """Empty it."""

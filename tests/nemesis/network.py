@@ -14,7 +14,7 @@ FASTEST_S, SLOWEST_S = 0.0005, 0.004
 
 
 class Network:
-    """Who listens where, and which ways are open."""
+    """Listeners by address, and the open ways between hosts."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -51,7 +51,7 @@ class Network:
         return FASTEST_S + (SLOWEST_S - FASTEST_S) * self.scheduler.random.random() + extra
 
     def server(self, address: str) -> tuple[Process, Any] | None:
-        """Who listens there now."""
+        """The process that listens there now."""
         found = self._listening.get(address)
         return found if found and found[0].alive else None
 

@@ -1,4 +1,4 @@
-"""What production code takes from its process and its host, taken from the simulation instead, while one is played."""
+"""Patches for one run: production code gets the simulation's process and host instead of its own."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _FlowRun:
 
 
 async def _publish(*_: object, **__: object) -> None:
-    """Nobody reads it."""
+    """Discard the event: it has no reader."""
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def patched(site: Site) -> Iterator[None]:
         return Client(site.network, scheduler.current, named.get("timeout", 5.0))
 
     def unused(*_: object) -> APIRouter:
-        """Routes that nobody asks take their time to be made."""
+        """Skip routes that are never requested: they take time to make."""
         return APIRouter()
 
     pages = [

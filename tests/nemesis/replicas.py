@@ -25,7 +25,7 @@ ROLES = {
     "cache": RoleSpec(kind="ordered", script="cache.py", per_machine=1),
     "reward": RoleSpec(script="reward.py", needs=("cache",), with_trainer="restart"),
 }
-"""One of each kind: spread; alone on its machine; after another, and anew with the trainer."""
+"""One of each kind: spread; alone on its machine; after another, and restarted with the trainer."""
 ANNOUNCES_AFTER_S = 0.3
 FAILS_AFTER_S = 0.05
 Key = tuple[str, str, int, int]
@@ -71,7 +71,7 @@ class Files:
         self._host.announced.clear()
 
     def environment(self, job: str, role: str, index: int, generation: int) -> dict[str, str]:
-        """What a process knows of itself."""
+        """The environment of a replica's process."""
         return {environment.ENV_ROLE: role}
 
     def show(self, job: str, members: Sequence[Member]) -> None:
@@ -79,7 +79,7 @@ class Files:
         self._host.members[job] = tuple(members)
 
     def address(self, job: str, role: str, index: int, generation: int) -> str:
-        """What a process announced."""
+        """The address that a process announced."""
         port = self._host.announced.get((job, role, index, generation))
         return f"{self._host.name}:{port}" if port else ""
 

@@ -22,7 +22,7 @@ from tests.nemesis.site import Site
 
 START_S = 30.0
 REST_S = 2.0
-"""What is quiet must stay so for a while."""
+"""A quiet site must stay quiet for so long."""
 BOUND_S = 150.0
 """So long after the last fault was healed every incident has ended."""
 
@@ -40,7 +40,7 @@ def _without_collections() -> None:
 
 
 def _collect() -> None:
-    """What was left in the middle of something ends now, and complains of it to nobody."""
+    """End tasks that were left in the middle of something, without their warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def _collect() -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     seed: int | str
     faults: tuple[Fault, ...]

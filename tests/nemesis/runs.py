@@ -111,7 +111,7 @@ class SimRun(Run):
         return name if now < until else ""
 
     def log_tail(self, rank: int) -> str:
-        """Nobody writes one."""
+        """Empty: no log is written."""
         return ""
 
 

@@ -3,7 +3,7 @@
 Each simulated process has an asyncio loop of its own. A step is one callback of one loop, or one stretch of a thread up
 to its next blocking call: threads and blocking calls are greenlets, so that production code that blocks (a ledger
 transaction in a playbook, a lease renewed by a thread) is preempted there as the kernel would, and a process can be
-killed or stopped in the middle of it. Time passes only when nobody can run.
+killed or stopped in the middle of it. Time passes only when no process can run.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Loop(asyncio.BaseEventLoop):
         return done
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
+        """Do nothing: no thread sleeps in a selector."""
 
     def _process_events(self, event_list: Any) -> None:
         """There are none."""
@@ -125,7 +125,7 @@ class Process:
         self.scheduler, self.name, self.host = scheduler, name, host
         self.alive, self.stopped = True, False
         self.context: Any = None
-        """What :func:`holdfast.tasks.context.context` returns in it."""
+        """The value of :func:`holdfast.tasks.context.context` in it."""
         self.run_id = name
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_kill: list[Callable[[], None]] = []
@@ -155,8 +155,8 @@ class Process:
             self.alive = False
             self.scheduler.processes.remove(self)
             self.scheduler.dead.append(self)
-            for told in self.on_kill:
-                told()
+            for callback in self.on_kill:
+                callback()
 
     def _serve(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class Scheduler:
         self.complaints: list[str] = []
         self.steps = 0
         self.entered: Callable[[Process], None] = lambda _: None
-        """Told of the process that runs next."""
+        """Called with the process that runs next."""
         self.hub = greenlet.getcurrent()
         self._strand: Strand | None = None
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -206,7 +206,7 @@ class Scheduler:
         strand.inside = False
 
     def run(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """Run until ``until``, asked now and then, says so; False when ``limit_s`` came first."""
+        """Run until ``until``, asked now and then, is true; False when ``limit_s`` came first."""
         asked_at = self.now
         while self.now < limit_s:
             if self.now - asked_at >= ASK_S:

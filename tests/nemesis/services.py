@@ -26,11 +26,11 @@ class HostClock(Clock):
         self._site, self._host = site, host
 
     def now(self) -> float:
-        """The wall clock, which somebody may have set."""
+        """The wall clock, which a fault may have set."""
         return self._site.wall(self._host)
 
     def monotonic(self) -> float:
-        """The one that nobody sets."""
+        """The clock that no fault sets."""
         return self._site.scheduler.now
 
     async def sleep(self, seconds: float) -> None:
@@ -39,7 +39,7 @@ class HostClock(Clock):
 
 
 class Services(Context):
-    """What steps use in one process."""
+    """The context that steps use in one process."""
 
     def __init__(self, site: Site, process: Process, ledger: Ledger) -> None:
         super().__init__(site.settings, HostClock(site, process.host), ledger)
@@ -109,7 +109,7 @@ class Driver:
         """There is nothing to take back."""
 
     def release(self, machine: str, incarnation: str = "") -> None:
-        """It starts anew."""
+        """It starts again."""
         self._ask()
         require_unit(machine, incarnation, self._site.hosts[machine].unit)
         self._site.hosts[machine].boot(1.0)

@@ -25,10 +25,10 @@ class Shape:
 
     def spec(self) -> JobSpec:
         """Return its specification."""
-        told: dict[str, Any] = {"name": JOB, "script": "train.py", "ranks_per_machine": RANKS}
-        told |= {"machines": {"min": 2, "want": MACHINES, "max": 4} if self.elastic else MACHINES}
-        told |= {"roles": replicas.ROLES} if self.roles else {}
-        return JobSpec.model_validate(told)
+        fields: dict[str, Any] = {"name": JOB, "script": "train.py", "ranks_per_machine": RANKS}
+        fields |= {"machines": {"min": 2, "want": MACHINES, "max": 4} if self.elastic else MACHINES}
+        fields |= {"roles": replicas.ROLES} if self.roles else {}
+        return JobSpec.model_validate(fields)
 
 
 PLAIN = Shape()

@@ -1,4 +1,4 @@
-"""The site that is played: gateways, workers, machines, one job; and what everybody does is written down."""
+"""The site that is played: gateways, workers, machines, one job; and the history of all their acts."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Site:
         return {*self.gateways, "worker", "engine"}
 
     @property
-    def everybody(self) -> set[str]:
+    def all_hosts(self) -> set[str]:
         """All hosts."""
         return {*self.hosts, *self.control_hosts}
 
@@ -202,12 +202,12 @@ class Site:
         """A rank was forked."""
         start = process.run.start
         self.note("rank-start", job=start.job, epoch=start.epoch, rank=process.rank, on=process.host.name)
-        self._tell("started", process)
+        self._notify("started", process)
 
     def stepped(self, group: Group) -> None:
         """All ranks of an epoch made a step."""
         self.note("step", job=group.job, epoch=group.epoch, step=group.step)
-        self._tell("stepped", group)
+        self._notify("stepped", group)
 
     def ended(self, process: RankProcess, code: int, why: str) -> None:
         """A rank is gone."""
@@ -224,13 +224,13 @@ class Site:
             code=code,
             why=why,
         )
-        self._tell("ended", process, why)
+        self._notify("ended", process, why)
 
     def replica_started(self, process: replicas.ReplicaProcess) -> None:
         """A replica was forked."""
         _, role, index, generation = process.key
         self.note("replica", role=role, index=index, generation=generation, on=process.host.name)
-        self._tell("replica_started", process)
+        self._notify("replica_started", process)
 
     def replica_ended(self, process: replicas.ReplicaProcess, why: str) -> None:
         """A replica is gone."""
@@ -243,26 +243,26 @@ class Site:
         self.note(
             "fence", on=agent.machine, epoch=command.epoch, stopped=[one.rank for one in stopped], fence=fence
         )
-        self._tell("fenced", agent, command, stopped)
+        self._notify("fenced", agent, command, stopped)
 
     def forgot(self, host: Host, job: str, before: tuple[int, int]) -> None:
         """A machine dropped all that it kept of a job."""
         after = self.common_step()
         self.note("forget", on=host.name, before=before, after=after)
-        self._tell("forgot", host, job, before, after)
+        self._notify("forgot", host, job, before, after)
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
-        """A driver was told to."""
+        """Note an eviction that a driver was ordered."""
         self.note(
             "evict", by=process.name, machine=host.name, of=incarnation, now=host.unit, reason=reason[:100]
         )
-        self._tell("evicting", process, host, incarnation, reason)
+        self._notify("evicting", process, host, incarnation, reason)
 
     def evicted(self, host: Host, incarnation: str) -> None:
         """It did so."""
-        self._tell("evicted", host, incarnation)
+        self._notify("evicted", host, incarnation)
 
-    def _tell(self, what: str, *args: Any) -> None:
+    def _notify(self, what: str, *args: Any) -> None:
         for watcher in self.watchers:
             if method := getattr(watcher, what, None):
                 method(*args)
@@ -270,14 +270,14 @@ class Site:
     # What is true now, read past all faults.
 
     def look(self, read: Callable[[Ledger], Any]) -> Any:
-        """What the database holds."""
+        """Read the database past all faults."""
         from tests.nemesis.ledger import _shared  # noqa: PLC0415
 
         return read(_shared())
 
     @property
     def quiet(self) -> bool:
-        """The job runs as the ledger says, or has ended, and no incident is open."""
+        """Whether the job runs as the ledger has it, or has ended, and no incident is open."""
         return not self.unrest
 
     @property

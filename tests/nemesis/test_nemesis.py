@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 IN_CI = ("0:150", "150:300")
 """Each in a process of its own."""
 LONGEST_S = 150
-"""Of a processor, for each of them: on a slow host as many seeds are played as go into that, and it is told."""
+"""Of a processor, for each of them: a slow host plays as many seeds as go into that, and prints their number."""
 LEAST = 30
 """Seeds that every host plays of each."""
 
@@ -36,7 +36,7 @@ def nemesis(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[st
 @pytest.mark.e2e
 @pytest.mark.parametrize("seeds", IN_CI)
 def test_seeds_break_no_invariant(seeds: str) -> None:
-    """Whatever the faults, no invariant is broken; what was injected is told."""
+    """Whatever the faults, no invariant is broken; the injected faults are printed."""
     done = nemesis("--seeds", seeds, "--for-s", str(LONGEST_S), timeout_s=1800)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     played = re.search(r"^(\d+) seeds", done.stdout, re.MULTILINE)

@@ -38,18 +38,18 @@ class RankProcess(Watched):
         self.left = False
         """It left its training function, and waits for the next epoch."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._told = on_exit
+        self._on_exit = on_exit
         host.children.append(self)
 
     def _has_ended(self) -> bool:
         return not self.alive
 
     def watch(self, on_exit: Any) -> None:
-        """Whom its agent tells of its end from now on."""
-        self._told = on_exit
+        """Set the callback that reports its end from now on."""
+        self._on_exit = on_exit
 
     def leave(self) -> None:
-        """Leave the training function, if it can; whoever waits hears of it."""
+        """Leave the training function, if it can, and report it to the agent."""
         site = self.host.site
         if self.left or site.random.random() < LEAVES_NOT:
             return
@@ -79,9 +79,9 @@ class RankProcess(Watched):
         self.host.children.remove(self)
         if self.run is not None:
             site.ended(self, code, why)
-        site.scheduler.after(0.002, lambda: self._tell(code))
+        site.scheduler.after(0.002, lambda: self._report_end(code))
 
-    def _tell(self, code: int) -> None:
+    def _report_end(self, code: int) -> None:
         if self.agent is not None and self.agent.alive:
             self.agent.loop.call_soon(self._ended_with, code)
 
@@ -89,8 +89,8 @@ class RankProcess(Watched):
         self.exit_code = code
         if not self.gone.done():
             self.gone.set_result(code)
-        if self._told is not None and not self.expected:
-            self._told(self)
+        if self._on_exit is not None and not self.expected:
+            self._on_exit(self)
 
 
 class Group:
@@ -139,7 +139,7 @@ class Group:
             self._step()
 
     def _hold(self) -> bool:
-        """Ranks that were told so wait at this boundary, and with them all."""
+        """Ranks with an order to hold wait at this boundary, and with them all."""
         for one in self.alive:
             holds = one.run.held_at is not None and one.run.held_at <= self.step
             if holds is not one.held:
@@ -154,15 +154,15 @@ class Group:
             self.site.scheduler.after(0.01, lambda one=one: one.end(0, "replayed"))
 
     def _fall(self, one: RankProcess) -> None:
-        said = {
+        failure = {
             "error_type": "RuntimeError",
             "message": "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
         }
         if one.run.board.rows[one.rank].keeps:
-            self._say(one, {"t": "left", **said})
+            self._say(one, {"t": "left", **failure})
             one.left = True
             return
-        self._say(one, {"t": "failed", **said})
+        self._say(one, {"t": "failed", **failure})
         self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer") if self._is_in(one) else None)
 
     def _reaches_all(self, one: RankProcess) -> bool:

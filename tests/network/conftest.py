@@ -76,11 +76,11 @@ class Cluster:
         found = self.generations(name)
         return max((each.last for each in found), default=0.0)
 
-    def said(self, machine: str, text: str) -> bool:
+    def logged(self, machine: str, text: str) -> bool:
         """Whether the machine's agent wrote so in its log."""
         return text in (self.site.home / "machines" / machine / "agent.log").read_text()
 
-    def gateway_said(self, text: str) -> bool:
+    def gateway_logged(self, text: str) -> bool:
         """Whether the gateway wrote so in its log."""
         return text in (self.site.home / "logs" / "gateway.log").read_text()
 

@@ -25,7 +25,7 @@ REACH_S = 1.0
 PORTS = "LAB_PORTS"
 """Environment variable: agents see the ports of their own host, as the kernel shows them."""
 _DISCARD = 9
-"""A port on which nobody listens: a host that lives refuses."""
+"""A port without a listener: a host that lives refuses."""
 
 
 def write_hosts(home: Path, hosts: dict[str, tuple[str, str]]) -> None:

@@ -1,7 +1,7 @@
 """Hosts as network namespaces on one bridge, and faults of the network between them.
 
 Each host has an address of its own and one cable to a switch (a bridge in a namespace of its own); the control plane
-is this host, on the same switch. Packets are lost in the switch, on their way to a host, so neither side is told.
+is this host, on the same switch. Packets are lost in the switch, on their way to a host, so neither side gets an error.
 Needs iproute2 and root; only queues that every kernel has (htb, fifo, u32) are used.
 """
 
@@ -116,7 +116,7 @@ class Lab:
                 self._rule(source, target, [*_match_source(self.address(source)), *match], _DROPS)
 
     def slow(self, host: str, kbit: int) -> None:
-        """What a host receives and sends passes at ``kbit`` per second; a full queue loses packets."""
+        """Limit a host's traffic, both ways, to ``kbit`` per second; a full queue loses packets."""
         self._slow_down(host, kbit)
 
     def unplug(self, host: str) -> None:
@@ -217,7 +217,7 @@ def missing() -> str:
         lab.open().cut("probe", CONTROL)
         lab.slow("probe", 1000)
     except (subprocess.CalledProcessError, OSError) as error:
-        return f"the kernel forbids it: {_said(error)}"
+        return f"the kernel forbids it: {_last_line(error)}"
     finally:
         lab.close()
     return ""
@@ -251,9 +251,9 @@ def _port(host: str) -> str:
     return f"p-{host}"
 
 
-def _said(error: Exception) -> str:
-    told = getattr(error, "stderr", "") or str(error)
-    return told.strip().splitlines()[-1] if told.strip() else str(error)
+def _last_line(error: Exception) -> str:
+    text = getattr(error, "stderr", "") or str(error)
+    return text.strip().splitlines()[-1] if text.strip() else str(error)
 
 
 def _run(*command: str) -> str:

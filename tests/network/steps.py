@@ -1,4 +1,4 @@
-"""What ranks noted of their steps, and what must never be seen in it."""
+"""Notes of ranks on their steps, and the overlaps that these must never show."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Generation:
 
 def generations(notes: Path, job: str) -> list[Generation]:
     """Those of a job that made steps, oldest first."""
-    told: dict[int, list[tuple[int, float]]] = {}
+    by_epoch: dict[int, list[tuple[int, float]]] = {}
     for path in notes.glob(f"{job}-e*-r*"):
         found = re.fullmatch(rf"{re.escape(job)}-e(\d+)-r\d+", path.name)
         lines = path.read_text().split("\n")[:-1]  # the last one may be half written
         if found and lines:
             marks = [(int(step), float(at)) for step, at in map(str.split, lines)]
-            told.setdefault(int(found[1]), []).extend(marks)
+            by_epoch.setdefault(int(found[1]), []).extend(marks)
     return [
         Generation(
             epoch=epoch,
@@ -36,7 +36,7 @@ def generations(notes: Path, job: str) -> list[Generation]:
             last=max(at for _, at in marks),
             step=max(step for step, _ in marks),
         )
-        for epoch, marks in sorted(told.items())
+        for epoch, marks in sorted(by_epoch.items())
     ]
 
 

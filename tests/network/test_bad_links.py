@@ -1,6 +1,6 @@
 """Whole jobs whose steps become slow because of the network: a bad NIC is named; of a bad switch no machine is.
 
-Nobody reports anything: the job's own pace opens the incident, its stacks agree with one another, and the transfers
+There is no report: the job's own pace opens the incident, its stacks agree with one another, and the transfers
 between neighbours decide.
 """
 
@@ -81,7 +81,7 @@ def test_a_bad_switch_costs_none_of_its_machines(cluster: Cluster) -> None:
     for name in behind:
         cluster.wires.slow(name, SLOW_KBIT)
     incident = recovered(cluster, "bad-switch")
-    told = cluster.site.describe("bad-switch")
-    assert f"switch {switch} suspected, no machine" in incident.summary, told
-    assert cluster.site.evicted() == set(), told
+    state = cluster.site.describe("bad-switch")
+    assert f"switch {switch} suspected, no machine" in incident.summary, state
+    assert cluster.site.evicted() == set(), state
     assert cluster.site.job("bad-switch").machines == machines

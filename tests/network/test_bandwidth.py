@@ -22,8 +22,8 @@ RUN = """
 import json, sys
 from holdfast.agent.diagnostics import check_process, collectives
 from holdfast.agent.diagnostics.check_part import CheckPart
-for told in json.loads(sys.argv[1]):
-    check_process.run(collectives.all_gather, CheckPart(**told))
+for part in json.loads(sys.argv[1]):
+    check_process.run(collectives.all_gather, CheckPart(**part))
 """
 LIMIT_S = 90.0
 SLOW_KBIT = 1000
@@ -31,7 +31,7 @@ SLOW_KBIT = 1000
 
 
 def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path) -> list[Finding]:
-    """All-gather within each pair, each host's pairs one after the other; findings as its agent tells them."""
+    """All-gather within each pair, each host's pairs one after the other; findings as its agent reports them."""
     from torch.distributed import TCPStore  # noqa: PLC0415
 
     store = TCPStore(wires.control, 0, is_master=True, wait_for_workers=False)
@@ -71,12 +71,12 @@ def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path
         for host, own in parts.items()
         for peer, part in own.items()
         for finding in _judge_pair(
-            told(peer, part.rank), host, {part.rank: CheckOutcome.read(part.outcome_path)}
+            command(peer, part.rank), host, {part.rank: CheckOutcome.read(part.outcome_path)}
         )
     ]
 
 
-def told(peer: str, rank: int) -> Diagnose:
+def command(peer: str, rank: int) -> Diagnose:
     """The command that an agent had."""
     meet = Rendezvous(host="127.0.0.1", port=1)
     return Diagnose(

@@ -14,7 +14,7 @@ from tests.network.lab import CONTROL
 from tests.network.steps import overlaps
 
 STEPS_AFTER = 40
-"""Steps that show that a job goes on: longer than what it noted but did not yet tell."""
+"""Steps that show that a job goes on: more than those that it noted and did not report yet."""
 THOROUGH = pytest.mark.thorough
 
 
@@ -39,18 +39,18 @@ def goes_on_untouched(cluster: Cluster, name: str, steps: int) -> None:
 
 
 @THOROUGH
-def test_a_gateway_that_is_cut_off_accuses_nobody(cluster: Cluster) -> None:
-    """No machine is heard for more than two leases: training goes on, and nothing is done about anybody."""
+def test_a_gateway_that_is_cut_off_accuses_no_machine(cluster: Cluster) -> None:
+    """No machine reaches it for more than two leases: training goes on, and no machine is acted on."""
     cluster.submit("unheard", 3)
     before = cluster.site.counts()
 
     cluster.wires.unplug(CONTROL)
-    wait_for("the gateway notices", lambda: cluster.gateway_said("no machine answers"))
+    wait_for("the gateway notices", lambda: cluster.gateway_logged("no machine answers"))
     two_leases_later = cluster.last_word("unheard") + 2 * silence.MIN_LEASE_S
     wait_for("training goes on", lambda: cluster.last_word("unheard") > two_leases_later)
     cluster.wires.plug(CONTROL)
 
-    wait_for("it hears again", lambda: cluster.gateway_said("machines answer again"))
+    wait_for("it hears again", lambda: cluster.gateway_logged("machines answer again"))
     cluster.site.wait_more_steps("unheard", STEPS_AFTER)
     after = cluster.site.counts()
     assert after == before
@@ -76,9 +76,9 @@ def test_cut_off_machines_end_their_ranks_before_others_take_over(cluster: Clust
     assert only_recovery(cluster, "alone") is IncidentClass.MACHINE_FAULT
     assert site.evicted() == {cut, lonely}
     assert kept in site.job("pair").machines
-    assert cluster.said(cut, "but answers ")
-    assert cluster.said(lonely, "neither the gateway nor any of ")
-    # Nobody could end these agents; they live until they hear that they were given up.
+    assert cluster.logged(cut, "but answers ")
+    assert cluster.logged(lonely, "neither the gateway nor any of ")
+    # No order to end could reach these agents; they live until they learn that they were given up.
     assert all(processes.find_agent(folder) for folder in before.values())
     wires.heal(cut, CONTROL)
     wires.plug(lonely)
@@ -124,7 +124,7 @@ def test_a_link_that_flaps_shortly_costs_no_machine(cluster: Cluster) -> None:
 
 @THOROUGH
 def test_a_link_that_flaps_long_costs_its_machine_once(cluster: Cluster) -> None:
-    """Each loss of contact is longer than a lease: the machine goes, does not come back, and nobody else goes."""
+    """Each loss of contact is longer than a lease: the machine goes, does not come back, and no other goes."""
     _, bad, _ = cluster.submit("flaps-long", 3, spare=2)
     with cluster.wires.flapping(bad, 8, 2) as times:
         only_recovery(cluster, "flaps-long")
@@ -139,16 +139,18 @@ def test_contact_lost_for_most_of_a_lease_costs_a_restart(cluster: Cluster) -> N
     """The machine ended its ranks, and comes back when it is about to be given up: the job starts again, once."""
     (lonely,) = cluster.submit("nearly", 1, spare=1)
     cluster.wires.unplug(lonely)
-    wait_for("its ranks end", lambda: cluster.said(lonely, "is cut off, its ranks end"))
+    wait_for("its ranks end", lambda: cluster.logged(lonely, "is cut off, its ranks end"))
     cluster.wires.plug(lonely)
-    told = only_recovery(cluster, "nearly")
-    assert told is (IncidentClass.MACHINE_FAULT if cluster.site.evicted() else IncidentClass.NETWORK_FAULT)
+    incident_class = only_recovery(cluster, "nearly")
+    assert incident_class is (
+        IncidentClass.MACHINE_FAULT if cluster.site.evicted() else IncidentClass.NETWORK_FAULT
+    )
     assert cluster.site.evicted() <= {lonely}
 
 
 @THOROUGH
 def test_half_the_fleet_cut_off_waits_for_a_person(cluster: Cluster) -> None:
-    """More than may be evicted at once are silent: nobody is evicted, and nothing of the job runs twice."""
+    """More than may be evicted at once are silent: none is evicted, and nothing of the job runs twice."""
     first, second, _ = cluster.submit("half", 3)
     for machine in (first, second):
         cluster.wires.cut_from_all(machine, but=[first, second])

@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_a_port_that_flaps_costs_its_machine(cluster: Cluster) -> None:
-    """Too shortly to lose contact with anybody: at its second alert the machine goes, and no other."""
+    """Too shortly to lose contact: at its second alert the machine goes, and no other."""
     site = cluster.site
     kept, bad, other = cluster.submit("port", 3, spare=1)
     site.wait_more_steps("port", 20)
@@ -52,15 +52,15 @@ def test_a_port_that_flaps_costs_its_machine(cluster: Cluster) -> None:
     assert site.evicted() == {bad}, site.describe("port")
     assert {kept, other} < {*site.job("port").machines}
     assert AlertKind.NIC_FLAPPING in {alert.kind for alert in site.ledger.alerts_of(bad)}
-    # A rank that is stopped a moment later than its peer says that it lost it.
+    # A rank that is stopped a moment later than its peer reports that it lost it.
     pause = site.ledger.actions(incident.id, "pause")[0].begun_at
     for machine in (kept, other):
-        own = [each for each in site.ledger.alerts_of(machine) if not _echo(each, since=pause)]
+        own = [each for each in site.ledger.alerts_of(machine) if not _is_cascading(each, since=pause)]
         assert own == [], site.describe("port")
     wait_for("it goes on", lambda: len(cluster.generations("port")) == 2)
     site.wait_more_steps("port")
 
 
-def _echo(alert: RecordedAlert, since: float) -> bool:
-    """Whether a rank tells of no more than the loss of a peer, from this time on."""
+def _is_cascading(alert: RecordedAlert, since: float) -> bool:
+    """Whether a rank reports no more than the loss of a peer, from this time on."""
     return alert.kind is AlertKind.RANK_LOG and bool(alert.evidence["cascade"]) and alert.at >= since
