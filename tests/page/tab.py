@@ -76,7 +76,7 @@ class Tab:
     async def click(self, selector: str, text: str = "") -> None:
         """Click the first element that matches and contains ``text``.
 
-        It is found and clicked in one script: between two the page may make its view anew, as when colours change.
+        It is found and clicked in one script: between two the page may make its view again, as when colours change.
         """
         every = f"[...document.querySelectorAll({json.dumps(selector)})]"
         found = f"{every}.find(e => e.textContent.includes({json.dumps(text)}))"

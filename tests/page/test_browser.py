@@ -63,7 +63,7 @@ CONTRAST = """(() => {
 
 @pytest.fixture
 async def site(kit: Kit) -> AsyncIterator[tuple[Kit, Tab, str]]:
-    """A gateway with a job of 128 ranks, and somebody who is logged in."""
+    """A gateway with a job of 128 ranks, and a person who is logged in."""
     await big_job(kit)
     async with served(kit) as address, browser() as tab:
         await log_in(tab, address)
@@ -108,7 +108,7 @@ async def test_a_foreign_request_would_be_refused_and_seen(site: tuple[Kit, Tab,
 
 
 async def test_hostile_text_stays_text(kit: Kit) -> None:
-    """Logs, reasons and names come from processes that anybody may have written: no script of theirs runs."""
+    """Logs, reasons and names come from processes of any author: no script in them runs."""
     await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
     found = Classification(
         incident_class=IncidentClass.USER_CODE_ERROR, confidence=1, machine="m0", rank=0, reasons=(HOSTILE,)
@@ -237,7 +237,7 @@ async def test_ranks_are_reached_by_keyboard(site: tuple[Kit, Tab, str]) -> None
 
 
 async def test_a_gateway_that_is_away_is_shown(kit: Kit) -> None:
-    """What is shown is then old, and the page says so."""
+    """The data on the page is then old, and the page shows that."""
     await kit.register("m0")
     async with browser() as tab:
         async with served(kit) as address:

@@ -1,4 +1,4 @@
-"""Who may use the status page, and what an attacker's page cannot do with somebody's login."""
+"""Access to the status page, and the limits of an attacker's page with a person's login."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_the_page_is_open_and_what_it_shows_is_not(kit: Kit) -> None:
 
 @pytest.mark.parametrize("secret", ["wrong", SECRET + "x", " "])
 async def test_wrong_secret_gives_no_cookie_and_is_counted(kit: Kit, secret: str) -> None:
-    """Nobody gets in by guessing unseen."""
+    """No guess goes unseen."""
     async with browser(kit) as client:
         answer = await client.post("/ui/login", json={"secret": secret, "by": "eve"})
         assert answer.status_code == 401
@@ -51,7 +51,7 @@ async def test_wrong_secret_gives_no_cookie_and_is_counted(kit: Kit, secret: str
 
 
 async def test_a_stranger_has_no_large_body_read(kit: Kit) -> None:
-    """A login is read before anybody has shown the secret, and a thousand of 4 MiB would be the host's memory."""
+    """A login is read before the client has shown the secret, and a thousand of 4 MiB would be the host's memory."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(8):
@@ -129,7 +129,7 @@ async def test_a_login_may_do_what_the_page_does_and_no_more(
 
 
 async def test_every_route_that_changes_something_is_closed_to_a_login_or_listed(kit: Kit) -> None:
-    """A route that is added later is closed until somebody opens it."""
+    """A route that is added later is closed until a developer opens it."""
     paths = {
         path
         for path, methods in kit.app.openapi()["paths"].items()
@@ -165,7 +165,7 @@ async def test_a_cookie_is_of_no_person_after_logout(kit: Kit) -> None:
 
 
 async def test_logout_needs_the_token(kit: Kit) -> None:
-    """Another site's page logs nobody out."""
+    """Another site's page can log no one out."""
     async with browser(kit) as client:
         await login(client)
         assert (await client.post("/ui/logout")).status_code == 403
@@ -173,7 +173,7 @@ async def test_logout_needs_the_token(kit: Kit) -> None:
 
 
 async def test_logins_and_logouts_are_in_the_audit(kit: Kit) -> None:
-    """Who, when, and from where."""
+    """With person, time and address."""
     async with browser(kit) as client:
         headers = {CSRF_HEADER: await login(client)}
         await client.post("/ui/logout", headers=headers)
@@ -184,7 +184,7 @@ async def test_logins_and_logouts_are_in_the_audit(kit: Kit) -> None:
 
 
 async def test_every_act_by_the_command_line_is_in_the_audit(kit: Kit) -> None:
-    """Who, what, from where, and what came of it; also of what was refused."""
+    """With person, act, address and outcome; refused ones as well."""
     await kit.running_job()
     ann = {BY_HEADER: "Ann%20%C3%84"}
     for verb, body, status in (
@@ -251,7 +251,7 @@ async def test_who_is_that_of_the_login_whatever_the_request_says(kit: Kit) -> N
     await kit.register("m0")
     async with browser(kit) as client:
         headers = {CSRF_HEADER: await login(client, "ada\0 lovelace")}
-        body = {"reason": "smells of smoke", "by": "somebody else"}
+        body = {"reason": "smells of smoke", "by": "another person"}
         await client.post("/v1/machines/m0/evict", json=body, headers=headers)
         again = await client.post("/v1/machines/m0/evict", json=body, headers=headers)
         assert again.status_code == 409
@@ -274,7 +274,7 @@ async def test_who_is_that_of_the_login_whatever_the_request_says(kit: Kit) -> N
 
 
 async def test_an_eviction_of_a_working_machine_names_who_asked(kit: Kit) -> None:
-    """The incident that it opens says it as well."""
+    """The incident that it opens names the person as well."""
     await kit.running_job()
     async with browser(kit) as client:
         headers = {CSRF_HEADER: await login(client)}

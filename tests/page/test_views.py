@@ -1,4 +1,4 @@
-"""What the status page draws from, as JSON."""
+"""Data of the status page, as JSON."""
 
 from __future__ import annotations
 
@@ -286,5 +286,5 @@ def test_no_file_names_another_host() -> None:
     ],
 )
 def test_an_alert_in_one_line(evidence: dict[str, str], line: str) -> None:
-    """What the rank's panel says first."""
+    """The first line of the rank's panel."""
     assert text_of(Alert(kind=AlertKind.RANK_EXIT, at=0.0, evidence=evidence)) == line

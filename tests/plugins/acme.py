@@ -1,4 +1,4 @@
-"""A package as somebody else would write it, some of it broken; built and installed by pip into a folder."""
+"""A package of another author, some of it broken; built and installed by pip into a folder."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 def install(source: Path, target: Path) -> None:
-    """What `pip install --no-deps --target` makes of a source folder."""
+    """Install a source folder as `pip install --no-deps --target` does."""
     isolation = ["--no-build-isolation"] if _has_setuptools() else []
     options = ["--no-deps", *isolation, "--disable-pip-version-check", "--quiet", "--target", str(target)]
     done = subprocess.run(

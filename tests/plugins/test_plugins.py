@@ -1,4 +1,4 @@
-"""What other packages bring is used; what is broken is named and left out."""
+"""Plugins of other packages are used; broken ones are named and left out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def context(machines: int = 4) -> JobContext:
 
 
 def test_what_loads_is_there_and_what_is_broken_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The error says which package, which object, and what is wrong."""
+    """The error names the package and the object, and what is wrong."""
     objects, broken = plugins.load(EntryPoints.DETECTORS)
     assert list(objects) == ["fans", "no_detector", "no_device"]
     assert [plugin.name for plugin in broken] == ["no_module"]
@@ -94,7 +94,7 @@ async def test_diagnosers_are_run_by_name() -> None:
     ("check", "text"), [("fan_crash", "controller gone"), ("fan_lost", "acme-holdfast 1.2 is broken")]
 )
 async def test_a_broken_diagnoser_accuses_no_machine(check: str, text: str) -> None:
-    """It says that it was not run, and why."""
+    """The finding states that it was not run, and why."""
     (found,) = await plugged.diagnose(diagnose(check), "m1")
     assert found.ok
     assert text in found.detail
@@ -173,7 +173,7 @@ def test_the_policy_entry_comes_with_the_package() -> None:
 
 
 def test_alerts_become_incidents_of_the_packages_class() -> None:
-    """As its entry says."""
+    """As its entry states."""
     decision = classify([alert("fans")], context(), site_policy())
     assert isinstance(decision, Classification)
     assert (decision.incident_class.value, decision.machine) == ("fan_fault", "m1")
@@ -267,7 +267,7 @@ def test_classes_of_the_past_stay_readable_without_their_package(site_packages: 
 def test_two_packages_with_one_name(
     site_packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first by the package's name has it, the other is told."""
+    """The first by the package's name has it, the other is reported."""
     info = tmp_path / "zeta_holdfast-1.dist-info"
     acme.write(
         info,
