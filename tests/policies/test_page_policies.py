@@ -1,4 +1,4 @@
-"""What the status page computes: outliers, the ETTR curve, a rank's place and groups."""
+"""Computations of the status page: outliers, the ETTR curve, a rank's place and groups."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_a_rank_twice_as_slow_stands_out_and_noise_does_not(values: list[float],
 
 
 def test_no_figures_and_few_ranks_have_no_outliers() -> None:
-    """NaN and None are ranks that told nothing."""
+    """NaN and None are ranks without a report."""
     assert spread([]).outliers == spread([None, None]).outliers == spread([1.0, 9.0, 1.0]).outliers == ()
     found = spread([1.0, None, 1.0, np.nan, 1.0, 1.0, 2.0])
     assert (found.outliers, found.median_s, found.worst_s) == ((6,), 1.0, 2.0)
-    assert spread([1e-5] * 9 + [9e-5]).outliers == (), "nobody waits for tens of microseconds"
+    assert spread([1e-5] * 9 + [9e-5]).outliers == (), "tens of microseconds delay no one"
 
 
 @given(

@@ -160,14 +160,14 @@ def test_a_canary_that_concerns_no_machine_needs_its_job_listed() -> None:
     ("code", "lost"), [(79, True), (95, True), (119, True), (13, False), (31, False), (43, False)]
 )
 def test_known_xids(code: int, lost: bool) -> None:
-    """The ones that everybody meets."""
+    """The most common ones."""
     entry = xid.lookup(code)
     assert entry.known
     assert entry.lost is lost
 
 
 def test_an_unknown_xid_is_not_lost() -> None:
-    """It goes to support, nobody is evicted for it."""
+    """It goes to support, no machine is evicted for it."""
     entry = xid.lookup(4242)
     assert (entry.known, entry.lost, entry.action) == (False, False, xid.XidAction.CONTACT_SUPPORT)
 

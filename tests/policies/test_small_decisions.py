@@ -179,7 +179,7 @@ def test_records_never_accuse_half_of_the_job(records: list[FlightRecord]) -> No
 
 
 def test_approval_rules() -> None:
-    """What a rule leaves out holds for all."""
+    """A condition that a rule leaves out holds for all."""
     rules = (
         ApprovalRule(incident_class=IncidentClass.NAN_LOSS),
         ApprovalRule(machines_over=2, scope=Scope.CLUSTER),
@@ -297,7 +297,7 @@ def test_machines_are_checked_when_no_more_come() -> None:
 
 
 def test_processes_of_one_host_are_not_checked_on_delivery() -> None:
-    """Unless the site says so."""
+    """Unless the site's setting is otherwise."""
     assert not admission.waits("auto", "local")
     assert admission.waits("auto", "slurm")
     assert admission.waits(True, "local")

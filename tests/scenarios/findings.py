@@ -19,7 +19,7 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "steps computed again after a fall-back to S3 were no progress": (
         "steps-computed-again-after-a-fall-back-to-s3-are-progress",
     ),
-    "a job submitted anew inherited its namesake's ladder": (
+    "a job submitted again inherited its namesake's ladder": (
         "job-submitted-anew-owes-nothing-for-its-namesake",
     ),
     "a resume by hand did not reset the ladder": (
@@ -68,7 +68,7 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "six of a job's ten machines were evicted one by one": (
         "the-fifth-machine-of-ten-within-the-hour-is-not-evicted",
     ),
-    "echoes from a clock that is off opened an incident after ten minutes": (
+    "cascading failures from a clock that is off opened an incident after ten minutes": (
         "echoes-alone-from-a-clock-ten-minutes-ahead-are-a-crash-in-seconds",
     ),
     "a port that fails again never counted where the clock is off": (
@@ -221,7 +221,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_on_call.py::test_a_signal_about_a_held_job_waits_where_people_see_it",
     ),
     "a refused command line was replayed as wrong arithmetic, with a real script": (
-        "tests/e2e/test_on_call.py::test_a_refused_command_line_is_told_in_its_own_words",
+        "tests/e2e/test_on_call.py::test_a_refused_command_line_is_shown_in_its_own_words",
     ),
     "a machine was evicted for its former life, with a real agent": (
         "tests/e2e/test_on_call.py::test_a_machine_that_came_back_while_its_eviction_was_asked_about_stays",
@@ -233,7 +233,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_habits.py::test_independent_kills_steps_apart_are_each_retried",
     ),
     "an undeclared evaluation was a hang, with real ranks": (
-        "tests/e2e/test_habits.py::test_an_evaluation_that_nobody_declared_is_no_hang",
+        "tests/e2e/test_habits.py::test_an_undeclared_evaluation_is_no_hang",
     ),
     "a late root was ignored until one more restart, with a real crash": (
         "tests/e2e/test_habits.py::test_a_root_that_joins_late_takes_the_machine_with_it",
@@ -242,4 +242,4 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_playbooks.py::test_hanging_rank_is_found_by_its_stack",
     ),
 }
-"""What takes real processes, or is no decision: tests, by file and name."""
+"""Findings that take real processes, or are no decision: their tests, by file and name."""

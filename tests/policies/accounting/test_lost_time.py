@@ -60,7 +60,7 @@ CRASH = incident(1, 13.0, closed_at=24.5, recovered_at=26.0)
 
 
 def test_every_phase_of_a_recovery_is_named() -> None:
-    """One incident, told by its actions."""
+    """One incident, from its actions."""
     found = ettr(EPOCHS, 35.0, incidents=[CRASH], actions=ACTIONS)
     assert found.account.by_phase() == pytest.approx(
         {
@@ -92,7 +92,7 @@ def test_checkpoint_stalls_come_out_of_productive_time() -> None:
 
 
 def test_a_hold_by_a_person_is_waiting_even_between_two_steps() -> None:
-    """The epoch goes on after it: only the job's state tells."""
+    """The epoch goes on after it: only the job's state shows it."""
     states = [
         StateChange(job="gpt", state=state, at=at)
         for state, at in ((JobState.PAUSED, 4.0), (JobState.RUNNING, 7.0))
@@ -124,7 +124,7 @@ def test_after_the_playbooks_gave_up_a_person_is_waited_for() -> None:
 
 
 def test_an_open_incident_counts_until_now() -> None:
-    """What goes on at this moment is in the account."""
+    """An act that is under way is in the account."""
     found = ettr(
         EPOCHS[:1],
         16.0,

@@ -69,7 +69,7 @@ def measured(want: int, *actions: Action) -> Ettr:
 
 
 def test_steps_on_fewer_machines_count_by_their_share() -> None:
-    """What is missing is lost to the incident that took the machine, also after another one."""
+    """The missing share is lost to the incident that took the machine, also after another one."""
     found = measured(4)
     assert found.productive_s == pytest.approx(10 + 2 * 7.5 + 10)
     assert found.account.by_phase() == pytest.approx({"smaller_size": 5.0})

@@ -1,4 +1,4 @@
-"""Which alerts are looked at at all; each refusal says why."""
+"""Filter of alerts before classification; each refusal states why."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_manual_alert_with_an_unknown_class_is_refused_with_the_choices() -> N
 
 
 def test_what_the_job_left_behind_counts_no_more() -> None:
-    """Between admission and decision its epoch and machines may change; each is told once."""
+    """Between admission and decision its epoch and machines may change; each is reported once."""
     stale, left = KILLED.model_copy(update={"epoch": 2}), KILLED.model_copy(update={"machine": "m9"})
     kept, dropped = admission_filter.of_the_present([stale, KILLED, left, left], job())
     assert kept == (KILLED,)

@@ -17,7 +17,7 @@ from holdfast.policies.classify import lived_on
 from holdfast.policies.classify.boxed import BOXED, START, unboxed
 
 SCRIPT = """def step(batch):
-    told = "CUDA out of memory"
+    note = "CUDA out of memory"
     return batch["labels"]
 
 
@@ -29,7 +29,7 @@ except KeyError as error:
 
 
 def drawn(folder: Path, kind: str, width: int = 80, *, colours: bool = False, variables: bool = False) -> str:
-    """What rich prints of a script whose path is longer than a box is wide."""
+    """Rich's output for a script whose path is longer than a box is wide."""
     path = folder / ("a_folder_with_a_long_name_" * 4) / "train.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT.replace("{kind}", kind))
@@ -48,7 +48,7 @@ def drawn(folder: Path, kind: str, width: int = 80, *, colours: bool = False, va
 @pytest.mark.parametrize("colours", [False, True])
 @pytest.mark.parametrize("variables", [False, True])
 def test_a_box_is_read_as_a_traceback(tmp_path: Path, width: int, *, colours: bool, variables: bool) -> None:
-    """Whatever its width and colours; what its source says is no cause."""
+    """Whatever its width and colours; text of its source is no cause."""
     log = drawn(tmp_path, "TypeError", width, colours=colours, variables=variables)
     assert BOXED in lived_on.plain(log)
     found = exits.evidence(1, None, f"loading\n{log}", str(tmp_path))
@@ -78,7 +78,7 @@ def test_a_box_without_an_end_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 
 @given(st.text("╭─╮│╰╯ +|-x:1in\n❱", max_size=400))
 def test_any_text_is_only_data(text: str) -> None:
-    """What is not in a box stays."""
+    """Text outside of a box stays."""
     assert unboxed(text) == text
     box = f"╭──{BOXED}──╮\n"
     assert unboxed(f"a\n{box}{text}").startswith(f"a\n{START}\n")

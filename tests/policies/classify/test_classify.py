@@ -93,7 +93,7 @@ def test_a_harmless_xid_elsewhere_does_not_excuse_user_code() -> None:
 
 
 def test_a_killed_rank_is_a_crash_at_once() -> None:
-    """The signal is the root; ranks that lost it are echoes."""
+    """The signal is the root; ranks that lost it are cascading failures."""
     found = classified(rank_exit(3, signal="SIGKILL"), *(rank_exit(r, cascade=True) for r in (0, 1, 2)))
     assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_CRASH, "m1", 3)
     assert "SIGKILL" in found.reasons[0]
@@ -101,7 +101,7 @@ def test_a_killed_rank_is_a_crash_at_once() -> None:
 
 
 def test_a_killed_rank_outweighs_a_traceback() -> None:
-    """User code that fails because a peer died is an echo that nobody recognised."""
+    """User code that fails because a peer died is a cascading failure that was not recognised."""
     found = classified(rank_exit(0, at=NOW - 1, **USER_BUG), rank_exit(3, signal="SIGKILL"))
     assert found.incident_class is IncidentClass.JOB_CRASH
     assert found.rank == 3
@@ -142,20 +142,20 @@ def test_user_error_on_all_ranks_after_a_change_is_more_certain() -> None:
     assert any("code changed to v2" in reason for reason in everywhere.reasons)
 
 
-def test_only_echoes_wait_for_the_root_then_crash() -> None:
+def test_only_cascading_failures_wait_for_the_root_then_crash() -> None:
     """Half a second, counted from the first echo."""
-    echoes = [rank_exit(0, cascade=True), rank_exit(1, at=NOW + 0.3, cascade=True)]
-    early = classify(echoes, context(now=NOW + 0.4))
+    cascading = [rank_exit(0, cascade=True), rank_exit(1, at=NOW + 0.3, cascade=True)]
+    early = classify(cascading, context(now=NOW + 0.4))
     assert isinstance(early, TooEarly)
     assert early.until_s == NOW + 0.5
-    late = classified(*echoes, now=early.until_s)
+    late = classified(*cascading, now=early.until_s)
     assert late.incident_class is IncidentClass.JOB_CRASH
     assert late.machine is None
     assert late.rank is None
 
 
-def test_echoes_of_before_the_gateway_came_wait_longer() -> None:
-    """Agents tell it again when they hear of the gateway, each at its own time: the root may be the last."""
+def test_cascading_failures_of_before_the_gateway_came_wait_longer() -> None:
+    """Agents report it again when they reach a gateway, each at its own time: the root may be the last."""
     echo = rank_exit(0, at=NOW - 20, cascade=True)
     early = classify([echo], context(now=NOW + 1, listening_since=NOW))
     assert isinstance(early, TooEarly)
@@ -167,25 +167,25 @@ def test_echoes_of_before_the_gateway_came_wait_longer() -> None:
     assert classified(rank_exit(0, at=NOW, cascade=True), now=NOW + 0.6, listening_since=NOW).rank is None
 
 
-def test_echoes_and_an_unreachable_machine_are_its_fault_at_once() -> None:
+def test_cascading_failures_and_an_unreachable_machine_are_its_fault_at_once() -> None:
     """No settling: two independent facts agree."""
     found = classified(rank_exit(0, cascade=True), unreachable=frozenset({"m3", "foreign"}))
     assert (found.incident_class, found.machine) == (IncidentClass.MACHINE_FAULT, "m3")
 
 
-def test_an_unreachable_machine_without_echoes_is_left_to_its_own_detector() -> None:
+def test_an_unreachable_machine_without_cascading_failures_is_left_to_its_own_detector() -> None:
     """A slow agent is no reason by itself."""
     assert isinstance(classify([xid(31)], context(unreachable=frozenset({"m3"}))), NoAction)
 
 
 def test_a_root_outweighs_an_unreachable_machine() -> None:
-    """A process that says why it died explains more than a silent agent."""
+    """A process that reports why it died explains more than a silent agent."""
     found = classified(rank_exit(0, signal="SIGSEGV"), unreachable=frozenset({"m3"}))
     assert found.incident_class is IncidentClass.JOB_CRASH
 
 
 def test_a_lost_machine_outweighs_everything_it_caused() -> None:
-    """NaN, hang, echoes, update: the machine explains them."""
+    """NaN, hang, cascading failures, update: the machine explains them."""
     found = classified(
         alert(AlertKind.NON_FINITE, rank=0, machine="m0"),
         alert(AlertKind.HANG),
@@ -214,7 +214,7 @@ def test_a_hang_says_what_did_not_come(plain: bool, text: str) -> None:
     assert found.reasons[0] == f"{text} 301.0 s: no progress"
 
 
-def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
+def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_cascading_failures() -> None:
     """A hang vote while a rank is dead is a consequence."""
     hang = alert(
         AlertKind.HANG, machine="m3", rank=6, evidence={"signals": ["silent", "stuck"], "silent_s": 6}
@@ -262,7 +262,7 @@ def test_a_busy_processor_kills_no_rank() -> None:
 
 
 def test_a_human_word_comes_first() -> None:
-    """Somebody looked."""
+    """A person looked."""
     asked = alert(AlertKind.MANUAL, evidence={"class": "nan_loss", "by": "ann", "text": "loss looks wrong"})
     found = classified(alert(AlertKind.MACHINE_LOST, machine="m1"), asked)
     assert found.incident_class is IncidentClass.NAN_LOSS
@@ -341,7 +341,7 @@ def test_a_queue_that_its_driver_resets_explains_and_never_acts_alone() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
-def test_a_block_that_another_copy_may_mend_explains_and_never_acts_alone() -> None:
+def test_a_block_that_another_copy_may_repair_explains_and_never_acts_alone() -> None:
     """A file system that is broken opens an incident by itself."""
 
     def wrong(**more: object) -> Alert:
@@ -444,7 +444,7 @@ def test_arrival_order_and_duplicates_do_not_matter(pair: tuple[list[Alert], lis
 
 
 def test_every_order_of_a_crash_gives_one_answer() -> None:
-    """All 24 orders of a root and its echoes."""
+    """All 24 orders of a root and its cascading failures."""
     alerts = [rank_exit(3, signal="SIGKILL"), *(rank_exit(r, cascade=True) for r in (0, 1, 2))]
     assert len({repr(classify(order, context())) for order in permutations(alerts)}) == 1
 

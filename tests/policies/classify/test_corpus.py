@@ -100,7 +100,7 @@ def test_what_may_not_act_never_does(corpus: list[Alert]) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(alerts(), max_size=8))
-def test_whoever_is_named_was_accused(corpus: list[Alert]) -> None:
+def test_every_suspect_was_accused(corpus: list[Alert]) -> None:
     """The machine and all suspects are of the job and appear in the alerts; every decision has its reasons."""
     found = decide(corpus)
     if not isinstance(found, Classification):

@@ -1,4 +1,4 @@
-"""What stands around the lines of a log; that it changes no verdict: ``tests/corpus/test_envelopes.py``."""
+"""Text around the lines of a log; that it changes no verdict: ``tests/corpus/test_envelopes.py``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from holdfast.policies.config.policy import Policy
         (AlertKind.HANG, {}, Importance.SIGN),
     ],
 )
-def test_echoes_say_less_than_evidence_and_evidence_less_than_signs(
+def test_cascading_failures_rank_below_evidence_and_evidence_below_signs(
     kind: AlertKind, evidence: dict[str, object], expected: Importance
 ) -> None:
     """By kind and evidence."""

@@ -41,7 +41,7 @@ PORT = {"error_type": "OSError", "message": "[Errno 98] Address already in use"}
 
 
 def test_the_message_of_the_exception_is_given_by_its_first_line() -> None:
-    """`RuntimeError` alone says nothing."""
+    """`RuntimeError` alone is no explanation."""
     found = incident(ended(2, 1, **WORKER), reason="rank 2 on m2 ended with RuntimeError", rank=2)
     assert in_words.cause(found) == (
         "rank 2 on m2 ended with RuntimeError (DataLoader worker (pid 7) exited unexpectedly)"
@@ -49,7 +49,7 @@ def test_the_message_of_the_exception_is_given_by_its_first_line() -> None:
 
 
 def test_a_message_that_the_reason_has_is_not_repeated() -> None:
-    """What the Session refused is its reason."""
+    """The Session's refusal is its reason."""
     found = incident(ended(0, 1, **PORT), reason="[Errno 98] Address already in use", rank=0)
     assert in_words.cause(found) == "[Errno 98] Address already in use"
 
@@ -64,13 +64,13 @@ def test_what_stops_the_job_now_is_named_where_it_is_another_failure() -> None:
 
 
 def test_the_same_failure_again_is_not_reported_twice() -> None:
-    """Nor is there anything to tell before the job was started again."""
+    """Nor is there anything to report before the job was started again."""
     assert in_words.since(incident(ended(0, 1, **PORT), reason="x")) == ""
     assert in_words.since(incident(ended(0, 1, **PORT), ended(1, 2, **PORT), reason="x")) == ""
 
 
 def test_a_signal_that_arrives_late_goes_before_the_exception_that_it_led_to() -> None:
-    """The exception is told as well: it is what people saw first. One with no such peer is told alone."""
+    """The exception is reported as well: it is what people saw first. One with no such peer is reported alone."""
     first, killed = (
         ended(5, 1, error_type="RuntimeError", message="broken pipe"),
         ended(3, 1, signal="SIGSEGV"),

@@ -1,4 +1,4 @@
-"""Which line of a log says why its rank died."""
+"""The line of a log that states why its rank died."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def mdstat(level: str, drawn: str, more: str = "") -> str:
     ],
 )
 def test_a_level_survives_so_many_losses(level: str, drawn: str, more: str, state: State) -> None:
-    """Where the layout is not known, nothing is said to be broken."""
+    """Where the layout is not known, nothing is reported as broken."""
     [array] = arrays(mdstat(level, drawn, more))
     assert array.state is state
 

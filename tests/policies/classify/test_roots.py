@@ -33,7 +33,7 @@ def test_the_root_is_the_one_that_lost_no_peer() -> None:
 
 
 def test_a_killed_rank_outweighs_an_exception() -> None:
-    """User code that fails because a peer died is an echo that was not recognised."""
+    """User code that fails because a peer died is a cascading failure that was not recognised."""
     found = separate([rank_exit(0, NOW, error_type="KeyError"), rank_exit(1, NOW + 1, signal="SIGKILL")])
     assert ranks(found.roots) == [1, 0]
 
@@ -45,20 +45,20 @@ def test_the_ranks_own_time_counts() -> None:
     assert ranks(separate([late, early]).roots) == [1, 0]
 
 
-def test_a_log_that_spoke_of_a_cause_makes_an_echo_a_root() -> None:
+def test_a_log_that_spoke_of_a_cause_makes_a_cascading_failure_a_root() -> None:
     """An illegal memory access, and then the peers were gone."""
     found = separate([echo(0, NOW), echo(1, NOW + 1), log_line(1, "gpu")])
     assert (ranks(found.roots), ranks(found.cascades)) == ([1], [0])
 
 
 def test_a_log_that_speaks_of_peers_or_the_network_does_not() -> None:
-    """That is what an echo says."""
+    """Both are signs of a cascading failure."""
     lines = [log_line(0, "peer", cascade=True), log_line(0, "network")]
     assert separate([echo(0, NOW), *lines]).roots == ()
 
 
 def test_log_lines_change_nothing_when_there_is_a_root() -> None:
-    """It says its cause itself."""
+    """The root has its own cause."""
     found = separate([rank_exit(0, NOW, error_type="OSError"), echo(1, NOW), log_line(1, "gpu")])
     assert ranks(found.roots) == [0]
 

@@ -43,14 +43,14 @@ def failed(what: str, rank: int | None = None, step: int | None = None, frame: s
     [
         (failed("SIGKILL", 3), failed("SIGKILL", 3), True),
         (failed("SIGKILL", 3), failed("SIGKILL", 2), False),  # on the same machine
-        (failed("SIGKILL", 3, 20), failed("SIGKILL", 5, 20), False),  # a step says nothing about a kill
+        (failed("SIGKILL", 3, 20), failed("SIGKILL", 5, 20), False),  # a step is no evidence about a kill
         (failed("SIGKILL", 3), failed("SIGSEGV", 3), False),
         (failed("SIGSEGV", 3, 20), failed("SIGSEGV", 5, 24), False),
         (failed("SIGSEGV", 3, 20), failed("SIGSEGV", 5, 21), True),  # the same data
         (failed("ValueError", 3, 20, "a.py:1"), failed("ValueError", 5, 90, "a.py:1"), True),
         (failed("ValueError", 3, 20, "a.py:1"), failed("ValueError", 3, 20, "b.py:7"), False),
         (failed("not finite", None, 20), failed("not finite", None, 80), True),
-        (failed("", 3), failed("SIGKILL", 5), True),  # nothing tells them apart
+        (failed("", 3), failed("SIGKILL", 5), True),  # no difference is known
     ],
 )
 def test_same_failures(one: Signature, other: Signature, expected: bool) -> None:
@@ -95,7 +95,7 @@ def test_the_only_machine_of_a_job_distinguishes_nothing() -> None:
     ],
 )
 def test_what_an_incident_says(alerts: list[Alert], what: str, rank: int | None) -> None:
-    """The root, not its echoes; numbers belong to no rank."""
+    """The root, not its cascading failures; numbers belong to no rank."""
     found = of(incident(*alerts))
     assert (found.what, found.rank) == (what, rank)
 
@@ -107,7 +107,7 @@ def test_alerts_of_a_later_epoch_are_another_failure() -> None:
 
 
 def test_ranks_that_raise_the_same_in_one_frame() -> None:
-    """The most frequent frame counts; ranks without a frame and echoes do not."""
+    """The most frequent frame counts; ranks without a frame and cascading failures do not."""
     frame: dict[str, Any] = {"error_type": "ValueError", "user_frame": "data.py:33 in read"}
     other = frame | {"user_frame": "model.py:7 in forward"}
     alerts = [rank_exit(0, **frame), rank_exit(5, **frame), rank_exit(2, **other), rank_exit(3, cascade=True)]

@@ -29,6 +29,6 @@ POLICY = Policy.load().classify
     ],
 )
 def test_only_what_is_gone_cannot_run(kind: str, evidence: dict[str, Any], gone: bool) -> None:
-    """What may fail again runs, where a person keeps it."""
+    """A machine that may fail again runs, where a person keeps it."""
     alert = Alert(kind=AlertKind(kind), machine="m1", at=1.0, evidence=evidence)
     assert set(unable.find([alert], POLICY)) == ({"m1"} if gone else set())

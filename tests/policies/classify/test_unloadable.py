@@ -1,4 +1,4 @@
-"""A state that cannot be loaded is told from a crash of user code, from a lost peer and from a store that is away."""
+"""Distinguish a state that cannot be loaded from a crash of user code, a lost peer and a store that is away."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_status_with_another_cause_is_no_refusal() -> None:
 
 
 def test_without_a_word_every_rank_must_have_ended_so() -> None:
-    """One rank's status 2 says nothing."""
+    """One rank's status 2 is no evidence."""
     both = [ended(0), ended(1)]
     assert usage_errors.find(both, ranks=2) == both
     assert not usage_errors.find(both, ranks=4)

@@ -1,4 +1,4 @@
-"""What the vendor's catalogue says of Xids decides: the harmless accuse nobody, NVLink's need their sub-codes."""
+"""The vendor's catalogue of Xids decides: harmless ones accuse no GPU, NVLink's need their sub-codes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decided(*alerts: Alert) -> Classification:
     ],
 )
 def test_a_harmless_xid_does_not_overrule_a_users_bug(code: int, line: str) -> None:
-    """KeyError on all ranks of all machines: code, whatever a GPU cleaned up behind it; nobody is a suspect."""
+    """KeyError on all ranks of all machines: code, whatever a GPU cleaned up behind it; no machine is a suspect."""
     found = decided(*key_errors(*range(8)), of(code, "m0", line), of(code, "m2", line))
     assert found.incident_class is IncidentClass.USER_CODE_ERROR
     assert (found.machine, found.suspects) == (None, ())
@@ -101,7 +101,7 @@ def test_nvlinks_sub_codes_decide(code: int, words: str, info: str, status: str,
 
 @pytest.mark.parametrize("code", range(144, 151))
 def test_nvlinks_codes_alone_are_not_known(code: int) -> None:
-    """As NVML tells them: nobody is evicted, and they are not harmless either."""
+    """As NVML reports them: no machine is evicted, and they are not harmless either."""
     entry = xid.resolved(code)
     assert not entry.lost
     assert not harmless(of(code))

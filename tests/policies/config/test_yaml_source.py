@@ -48,7 +48,7 @@ def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_long_text_in_many_places_is_refused(tmp_path: Path) -> None:
-    """Whatever is said of these values would be as long as all of them."""
+    """A message about these values would be as long as all of them."""
     text = "x" * 100_000
     assert "more than" in refusal(tmp_path, f"a: &a {text}\nb: [{', '.join(['*a'] * 1000)}]\n")
 

@@ -140,7 +140,7 @@ def test_unchanged_stacks_end_the_patience_with_a_pause() -> None:
 
 
 def test_a_job_that_spins_is_found_eventually() -> None:
-    """Busy processors, no GPU that tells, stacks that differ in a line: only the time says it."""
+    """Busy processors, no GPU that reports, stacks that differ in a line: only the time shows it."""
     spin = {"cpu_cores": 1.0, "steps_done": 40, "step_s": 0.5}
     busy = [rank(each, silent_s=HANG.endless_s, **spin) for each in range(8)]
     assert not vote(busy, HANG).hang

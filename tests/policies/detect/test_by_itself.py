@@ -1,4 +1,4 @@
-"""What GPUs and ports say is a hang by itself, where nothing else explains it."""
+"""Readings of GPUs and ports that are a hang by themselves, where nothing else explains them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_is_a_hang_by_itself(seen: dict[str, Any], signal: str) -> None:
     ],
 )
 def test_what_else_explains_it(seen: dict[str, Any], excused: dict[str, Any]) -> None:
-    """Each for all ranks: nothing is told."""
+    """Each for all ranks: nothing is reported."""
     assert not judged(**{**seen, "cpu_cores": 0.01, **excused}).hang
 
 
@@ -82,7 +82,7 @@ def test_one_machine_that_is_otherwise_is_enough(seen: dict[str, Any]) -> None:
     ],
 )
 def test_who_works_is_no_hang(seen: dict[str, Any], works: dict[str, Any]) -> None:
-    """An evaluation that nobody declared, or data that is prepared, by a single rank."""
+    """An undeclared evaluation, or data that is prepared, by a single rank."""
     assert not judged(works, **{**seen, "cpu_cores": 0.01}).hang
 
 

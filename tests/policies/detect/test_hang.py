@@ -56,7 +56,7 @@ def test_a_stopped_rank_is_a_hang_within_eight_seconds() -> None:
 
 
 def test_a_deadlock_is_silent_and_idle() -> None:
-    """Nobody is stopped, nobody works."""
+    """No process is stopped, none works."""
     found = judged(ranks())
     assert found.hang
     assert set(found.signals) == {"silent", "idle"}
@@ -69,7 +69,7 @@ def test_a_rank_in_device_wait_counts_as_stuck() -> None:
 
 
 def test_one_busy_rank_among_waiting_ones_hangs_only_after_the_collective_limit() -> None:
-    """It may be evaluating without saying so; after 30 s it is a loop."""
+    """It may be in an undeclared evaluation; after 30 s it is a loop."""
     early = [*ranks(7, silent_s=20.0), rank(7, silent_s=20.0, cpu_cores=1.0)]
     late = [*ranks(7, silent_s=31.0), rank(7, silent_s=31.0, cpu_cores=1.0)]
     assert not judged(early).hang
@@ -98,7 +98,7 @@ def test_gpus_that_spin_without_traffic_are_idle() -> None:
 
 
 def test_a_rank_that_does_not_end_hangs_after_a_while() -> None:
-    """All others have ended: it waits for something that nobody will send. Nobody is accused for that."""
+    """All others have ended: it waits for a message that no rank will send. No machine is accused for that."""
     others = [ended(number, silent_s=901.0) for number in range(7)]
     found = judged([*others, rank(7, silent_s=901.0)])
     assert found.hang
@@ -152,7 +152,7 @@ def test_the_rank_that_is_behind_is_suspected() -> None:
     ],
 )
 def test_no_false_alarm(normal: list[HangFacts]) -> None:
-    """What looks quiet and is well."""
+    """Jobs that look quiet and are well."""
     assert not judged(normal).hang
 
 

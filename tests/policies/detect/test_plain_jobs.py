@@ -56,7 +56,7 @@ def test_a_job_that_reports_no_steps_is_no_hang_for_that(looks: dict[str, Any]) 
 
 
 def test_a_plain_job_in_which_nothing_moves_at_all_hangs() -> None:
-    """No log, no work, and the same stacks: nobody is named for that."""
+    """No log, no work, and the same stacks: no machine is named for that."""
     found = vote(ranks(log_silent_s=HANG.plain_silent_s + 1, stacks_unchanged=True), HANG)
     assert (found.hang, found.suspects, found.plain) == (True, (), True)
     assert {"silent", "stuck", "idle"} <= set(found.signals)
@@ -110,7 +110,7 @@ def test_facts_have_the_silence_of_the_log() -> None:
     )
 )
 def test_a_plain_job_that_logs_is_never_a_hang(listed: list[HangFacts]) -> None:
-    """Whatever else is seen of it, as long as nobody stopped a process."""
+    """Whatever its other readings, as long as no process is stopped."""
     assert not vote(listed, HANG).hang
 
 

@@ -21,7 +21,7 @@ FROZEN, BUFFER, COPY = "model.frozen", "model.bn.running_mean", "ema.w"
 FLIP = 1 << 40
 
 State = Callable[[int, int], dict[str, int]]
-"""What a rank holds, by path: of its number and the step."""
+"""Hashes of a rank's state, by path: of its number and the step."""
 
 
 def trained(rank: int, step: int) -> dict[str, int]:
@@ -54,7 +54,7 @@ def flipped(base: State, since: int, ranks: Sequence[int], paths: Sequence[str] 
 def play(
     state: State, ranks: Sequence[int], steps: Sequence[int], layout: Parallelism | None = None
 ) -> list[RoundResult]:
-    """What each round says."""
+    """The result of each round."""
     layout, world = layout or Parallelism(), max(ranks) + 1
     learned: dict[tuple[tuple[int, ...], str], KnownResults] = {}
     found = []
@@ -127,11 +127,11 @@ CASES = [
         ),
         steps=range(1, 12),
     ),
-    Case("FSDP: nobody else has it", sharded, compared=False),
+    Case("FSDP: no other rank has it", sharded, compared=False),
     Case("HSDP", hsdp),
     Case("TP: parts differ, what is the same on all is", tp, layout=Parallelism(tp=2)),
     Case("TP whose norms drift apart between its ranks", drifting, layout=Parallelism(tp=2)),
-    Case("the same drift where the layout is not told: it never agreed", drifting, compared=False),
+    Case("the same drift where the layout is not known: it never agreed", drifting, compared=False),
     Case(
         "stages with names of their own that are alike",
         lambda r, s: {"layers.0.w": s * 10 + r // 2},
@@ -162,7 +162,7 @@ CASES = [
     Case("in the optimizer's state alone", flipped(trained, 5, [1], [MOMENT]), odd=(1,)),
     Case("everything of one rank", flipped(trained, 5, [3], [WEIGHT, OTHER, MOMENT]), odd=(3,)),
     Case(
-        "two odd of four, each its own way: nobody is the majority",
+        "two odd of four, each its own way: there is no majority",
         flipped(trained, 5, [1, 2]),
         split=(WEIGHT,),
     ),
@@ -187,11 +187,11 @@ CASES = [
         odd=(3,),
     ),
     Case("before anything was learned", flipped(trained, 3, [2]), compared=True),
-    Case("a frozen weight: the next round will tell", flipped(frozen, 5, [2], [FROZEN]), good=False),
+    Case("a frozen weight: the next round will show it", flipped(frozen, 5, [2], [FROZEN]), good=False),
     Case("a frozen weight", flipped(frozen, 4, [2], [FROZEN]), odd=(2,)),
     Case("a frozen weight of two replicas", flipped(frozen, 4, [1], [FROZEN]), ranks=range(2), odd=(1,)),
     Case("after a restart", flipped(trained, 8, [2]), steps=(1, 2, 3, 4, 5, 3, 4, 8), odd=(2,)),
-    Case("a rank did not tell", flipped(trained, 5, [2]), ranks=(0, 1, 2), odd=(2,)),
+    Case("a rank did not report", flipped(trained, 5, [2]), ranks=(0, 1, 2), odd=(2,)),
     Case(
         "beside running statistics",
         flipped(plus(trained, BUFFER, lambda r, s: r * 1000 + s), 5, [2]),
@@ -232,8 +232,8 @@ def test_a_job_whose_ranks_never_agreed_accuses_none(noise: list[int], world: in
 
 
 @given(st.integers(3, 9), st.data())
-def test_a_minority_is_named_whoever_it_is(world: int, data: st.DataObject) -> None:
-    """And nobody else, wherever it flipped."""
+def test_a_minority_is_named_whichever_it_is(world: int, data: st.DataObject) -> None:
+    """And no other, wherever it flipped."""
     rank = data.draw(st.integers(0, world - 1))
     path = data.draw(st.sampled_from([WEIGHT, OTHER, MOMENT]))
     *before, last = play(flipped(trained, 6, [rank], [path]), range(world), range(1, 7))

@@ -1,4 +1,4 @@
-"""Whose network is cut, and how long a machine may be silent."""
+"""The side of a split that is cut off, and how long a machine may be silent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_machine_answers_at_all() -> None:
         asked(None, reached=False) + asked(DEAF),
         asked(None, reached=False) + asked(None),
     ],
-    ids=["nobody to ask", "all deaf", "a gateway that comes back", "one out of reach", "one refuses"],
+    ids=["no peer to ask", "all deaf", "a gateway that comes back", "one out of reach", "one refuses"],
 )
 def test_the_gateway_may_be_away(answers: list[AskedPeer]) -> None:
     """Training goes on without it."""
@@ -125,12 +125,12 @@ NEVER = float("inf")
         ([1.0], 5.0),
         ([], 5.0),
     ],
-    ids=["none", "one flaps", "hosts are slow", "long ago", "few of many", "one of one", "nobody else"],
+    ids=["none", "one flaps", "hosts are slow", "long ago", "few of many", "one of one", "no other"],
 )
 def test_who_is_silent_while_others_come_back_late_has_more_time(
     others_late_s: list[float], patience_s: float
 ) -> None:
-    """What they share is slow; a lease that is longer already stays."""
+    """Their common network is slow; a lease that is longer already stays."""
     assert silence.patience_s(5.0, others_late_s, POLICY) == patience_s
     assert silence.patience_s(40.0, others_late_s, POLICY) == 40.0
 

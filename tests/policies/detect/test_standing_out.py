@@ -1,4 +1,4 @@
-"""Who only stands out in a hang: when a machine goes for it, and how many."""
+"""Ranks that only stand out in a hang: when a machine goes for it, and how many."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_evictions_of_a_job_are_bounded(size: int, most: int) -> None:
     st.integers(1, 64),
 )
 def test_no_order_of_hangs_drains_a_pool(hangs: list[tuple[int, float, bool]], size: int) -> None:
-    """Whoever stands out, however often: never more than the limit within any window."""
+    """Whichever stands out, however often: never more than the limit within any window."""
     now, past, evicted, fresh = 0.0, [], [], 0
     names = [f"m{number}" for number in range(8)]
     for slot, pause, known in hangs:

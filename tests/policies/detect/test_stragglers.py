@@ -31,7 +31,7 @@ def test_one_slow_rank_is_named_with_its_phase() -> None:
 
 
 def test_many_slow_ranks_are_no_stragglers() -> None:
-    """Half of them wait for the other half: who is slow cannot be told."""
+    """Half of them wait for the other half: the slow ones cannot be named."""
     assert judged([rank(n, forward=0.2 if n < 4 else 0.6) for n in range(8)]) == []
 
 

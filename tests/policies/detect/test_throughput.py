@@ -31,7 +31,7 @@ def test_a_little_slower_is_none() -> None:
 
 
 def test_a_job_that_always_scatters_needs_more() -> None:
-    """What is usual for it is no decline."""
+    """Its usual variation is no decline."""
     scattered = [0.5, 1.0, 1.5, 2.5] * 64
     assert throughput.slower(scattered, [2.5] * LIMITS.recent, LIMITS) is None
 

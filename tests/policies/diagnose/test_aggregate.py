@@ -41,7 +41,7 @@ def found(stacks: list[StackDump], of: Job | None = None) -> Aggregation:
 
 
 def test_a_stopped_process_explains_the_hang_by_itself() -> None:
-    """Even though its stack is the same as everybody's. That proves nothing against its machine."""
+    """Even though its stack is the same as all others'. That proves nothing against its machine."""
     stacks = [dump(r, WAIT, process_state="T" if r == 5 else "S") for r in range(8)]
     answer = found(stacks)
     assert (answer.outliers, answer.suspects) == ((5,), ("m2",))
@@ -50,7 +50,7 @@ def test_a_stopped_process_explains_the_hang_by_itself() -> None:
 
 
 def test_processes_that_are_stopped_everywhere_are_no_machines_fault() -> None:
-    """As by a scheduler that suspends the job: nobody is asked which of the machines go."""
+    """As by a scheduler that suspends the job: there is no question about machines to evict."""
     answer = found([dump(r, WAIT, process_state="T") for r in range(8)])
     assert (answer.suspects, answer.explained, answer.over_limit) == ((), True, False)
     assert "signals from outside" in answer.reasons[-1]
@@ -182,7 +182,7 @@ def test_the_minority_is_odd_when_none_waits() -> None:
 
 @pytest.mark.parametrize("work", [False, True])
 def test_who_waits_alone_in_a_barrier_is_not_accused(work: bool) -> None:
-    """A barrier lets nobody pass before all have come: rank 0 is ahead, as by a branch of the script's for rank 0."""
+    """No rank passes a barrier before all have come: rank 0 is ahead, as by a branch of the script's for rank 0."""
     barrier = ("barrier", "torch/distributed/distributed_c10d.py")
     alone = dump(0, barrier, per=1)
     if work:  # torch waits there for a work that has no frame
@@ -196,7 +196,7 @@ def test_who_waits_alone_in_a_barrier_is_not_accused(work: bool) -> None:
 
 
 def test_who_waits_elsewhere_is_not_accused_when_all_wait() -> None:
-    """One link of a ring is dead: some ranks are a collective ahead, and nobody can tell whose link it is."""
+    """One link of a ring is dead: some ranks are a collective ahead, and whose link it is cannot be known."""
     stacks = [dump(r, REDUCE if r == 0 else WAIT, per=1) for r in range(3)]
     answer = found(stacks, job(machines=3, per=1))
     assert (answer.outliers, answer.suspects) == ((0,), ())
@@ -263,7 +263,7 @@ def test_a_pipeline_of_machines_with_several_ranks_goes_as_a_whole(order: str, p
 
 
 def test_a_pipeline_is_known_from_the_jobs_own_groups() -> None:
-    """The job file says nothing of it; its processes do."""
+    """The job file does not declare it; its processes show it."""
     layout = job(machines=16, per=2, tp=2, pp=4)
     plain = job(machines=16, per=2)
     stacks = figure_7(1, layout)
@@ -297,7 +297,7 @@ def test_two_ranks_of_one_machine_in_different_groups_accuse_no_other_machine() 
 
 
 def test_a_group_beyond_the_limit_leaves_the_outliers_own_machines() -> None:
-    """Data parallelism: the shared group is everybody."""
+    """Data parallelism: the shared group is all ranks."""
     stacks = [dump(r, SLEEP if r in (0, 6) else ("matmul", "model.py")) for r in range(32)]
     answer = found(stacks, job(machines=16))
     assert answer.suspects == ("m0", "m3")
@@ -422,7 +422,7 @@ def test_what_excuses_no_machine(where: tuple[int, ...], own: bool, stopped: boo
 
 
 def test_threads_of_all_ranks_are_named_in_few_lines() -> None:
-    """Nobody stands out: the script is named."""
+    """No rank stands out: the script is named."""
     answer = found([dump(r, WAIT, ended=ended(r)) for r in range(8)])
     assert answer.suspects == ()
     assert "reader 2 of rank 2" in answer.script

@@ -33,7 +33,7 @@ def test_most_of_three_say_what_is_right_and_where_the_odd_one_parted() -> None:
 
 
 def test_two_that_differ_accuse_none() -> None:
-    """One of them is wrong; nothing says which."""
+    """One of them is wrong; nothing shows which."""
     found = compare([played(RIGHT), played("wrong")])
     assert (found.odd, found.differ) == ((), True)
 
@@ -53,7 +53,7 @@ def test_others_in_size_or_hardware_are_not_compared_nor_those_without_results()
 
 @given(st.lists(st.sampled_from("abc"), max_size=9), st.randoms(use_true_random=False))
 def test_only_a_minority_against_a_strict_majority_is_odd(words: list[str], shuffled: random.Random) -> None:
-    """Whatever the order of the groups; agreement accuses nobody."""
+    """Whatever the order of the groups; agreement accuses no machine."""
     found = compare([played(word) for word in words])
     right = [word for word in set(words) if 2 * words.count(word) > len(words) and len(words) >= 3]
     expected = [i for i, word in enumerate(words) if right and word != right[0]]
@@ -77,14 +77,14 @@ def test_only_a_minority_against_a_strict_majority_is_odd(words: list[str], shuf
 def test_a_second_round_must_show_it_again_while_the_others_reproduce(
     second: list[str], odd: tuple[int, ...]
 ) -> None:
-    """Kernels that are not deterministic differ here and there: that is nobody's fault."""
+    """Kernels that are not deterministic differ here and there: that is no machine's fault."""
     first = [played(RIGHT), played("wrong"), played(RIGHT), played(RIGHT)]
     assert agreement.again(first, [played(word) for word in second]) == odd
 
 
 @given(st.integers(5, 60), st.data())
 def test_one_machine_that_computes_wrongly_is_found_and_no_other(machines: int, data: st.DataObject) -> None:
-    """Over the plan's groups, or played alone: the verdict is that machine or nobody."""
+    """Over the plan's groups, or played alone: the verdict is that machine or none."""
     plan = replay_groups.plan(machines)
     bad = data.draw(st.integers(0, machines - 1))
 

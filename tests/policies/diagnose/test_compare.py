@@ -72,7 +72,7 @@ def test_never_more_than_a_third_is_slow(costs: list[float]) -> None:
 
 
 def play(machines: int, bad: set[int], chosen: list[pairing.Pair]) -> list[Finding]:
-    """Transfers: those with a bad machine fail, told by both sides."""
+    """Transfers: those with a bad machine fail, reported by both sides."""
     found = []
     for left, right in chosen:
         ok = not {int(left[1:]), int(right[1:])} & bad
@@ -159,7 +159,7 @@ def test_twelve_hundred_machines_are_judged() -> None:
 
 
 def timed(work: Callable[[], Answer], most_s: float = 20.0) -> Answer:
-    """What ``work`` returns; the bound is far above what it takes, and there for what grows with the square."""
+    """The result of ``work``; the bound is far above its time, and there for what grows with the square."""
     started = time.thread_time()
     answer = work()
     assert time.thread_time() - started < most_s

@@ -153,7 +153,7 @@ def test_a_sure_failure_is_no_switch() -> None:
 
 
 def test_a_machine_that_computes_slowly_is_named_beside_a_slow_switch() -> None:
-    """What it measures alone has nothing to do with the switch."""
+    """Its measurements alone have nothing to do with the switch."""
     products = [
         Finding(check="matmul", machine=f"m{at}", ok=True, value=9.0 if at == 2 else 1.0, unit="s", repeats=5)
         for at in range(8)

@@ -77,7 +77,7 @@ def test_the_default_is_megatrons(tp: int, pp: int, dp: int) -> None:
 
 @given(layouts())
 def test_groups_read_from_processes_are_those_of_the_job_file(layout: tuple[int, Parallelism]) -> None:
-    """Each once, however many ranks tell of it; a group of everybody keeps nobody apart."""
+    """Each once, however many ranks report it; a group of all ranks separates none."""
     world, parallelism = layout
     reported = [group.ranks for group in groups(world, parallelism)] * 2 + [
         tuple(range(world)),
@@ -89,7 +89,7 @@ def test_groups_read_from_processes_are_those_of_the_job_file(layout: tuple[int,
 
 @pytest.mark.parametrize("order", ["tp-pp-dp", "tp-cp-ep-dp-dp", "tp,cp,ep,dp,pp", ""])
 def test_an_order_names_each_axis_once(order: str) -> None:
-    """What is expected is said."""
+    """The message has the expected form."""
     with pytest.raises(
         ValidationError, match=r"parallelism.order = .*expected each of cp, dp, ep, pp, tp once"
     ):

@@ -1,4 +1,4 @@
-"""What checks measured, judged: the slow are named, the others never."""
+"""Verdicts on measurements of checks: the slow are named, the others never."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def product(machine: str, seconds: float, repeats: int = 5, **more: float) -> Fi
 
 
 def link(left: str, right: str, rate: float, repeats: int = 5) -> list[Finding]:
-    """A transfer, as both sides tell it."""
+    """A transfer, as both sides report it."""
     known = {"check": "all_gather", "ok": True, "unit": "MB/s", "repeats": repeats, "value": rate}
     return [
         Finding(machine=left, peer=right, **known),
@@ -47,7 +47,7 @@ def named(findings: Sequence[Finding]) -> set[str]:
 def test_a_host_that_is_10_percent_slow_is_found_among_even_ones(
     machines: int, seconds: float, times: float, luck: random.Random
 ) -> None:
-    """MegaScale's: measured to half a percent, whatever the size of the product; nobody else is named."""
+    """MegaScale's: measured to half a percent, whatever the size of the product; no other machine is named."""
     costs = [seconds * luck.uniform(0.995, 1.005) for _ in range(machines)]
     bad = luck.randrange(machines)
     costs[bad] = seconds * times
@@ -55,10 +55,10 @@ def test_a_host_that_is_10_percent_slow_is_found_among_even_ones(
 
 
 @given(st.integers(3, 40), st.floats(0.0, 0.4), st.randoms(use_true_random=False))
-def test_noise_alone_names_hardly_anybody_and_never_many(
+def test_noise_alone_names_hardly_any_and_never_many(
     machines: int, noise: float, luck: random.Random
 ) -> None:
-    """Who is named is outside of what the others spread over, whatever the spread."""
+    """A machine that is named lies outside of the others' spread, whatever the spread."""
     costs = {f"m{i}": 1.0 + luck.uniform(0, noise) for i in range(machines)}
     found = named([product(name, cost) for name, cost in costs.items()])
     usual = median(costs.values())
@@ -69,7 +69,7 @@ def test_noise_alone_names_hardly_anybody_and_never_many(
 
 @given(st.lists(st.floats(0.01, 100), max_size=2))
 def test_too_few_machines_are_not_known(costs: list[float]) -> None:
-    """Said so, and nobody is named."""
+    """The verdict states so, and no machine is named."""
     who, lines = slow([product(f"m{i}", cost) for i, cost in enumerate(costs)], 1.5, LIMITS)
     assert who == set()
     assert not costs or "not known" in lines[0]
@@ -84,7 +84,7 @@ def test_too_few_repeats_count_only_when_gross() -> None:
 
 
 def test_a_busy_host_is_not_judged() -> None:
-    """Others use its processors: what it measured says nothing about them."""
+    """Others use its processors: its measurements are no evidence about them."""
     who, lines = slow(
         [*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS
     )

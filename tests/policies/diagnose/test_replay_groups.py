@@ -70,7 +70,7 @@ def test_without_pipelines_every_machine_count_gives_a_unique_plan(machines: int
 def test_all_faulty_machines_are_suspected_or_the_cause_is_common(
     shape: tuple[int, int], data: st.DataObject
 ) -> None:
-    """Several faults: nobody guilty is left out."""
+    """Several faults: no guilty machine is left out."""
     replay = plan(*shape)
     faulty = data.draw(st.sets(st.integers(0, replay.machines - 1), min_size=1, max_size=5))
     verdict = suspects(replay, *failing(replay, faulty))
@@ -137,7 +137,7 @@ def test_two_machines_in_one_group_are_distinguished_exactly() -> None:
 
 
 def test_two_machines_in_different_groups_leave_innocent_corners() -> None:
-    """Less certain, and says so by its confidence."""
+    """Less certain, as its confidence shows."""
     replay = plan(9)
     verdict = suspects(replay, *failing(replay, {0, 4}))
     assert verdict.outcome is ReplayOutcome.SEVERAL

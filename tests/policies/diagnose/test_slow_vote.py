@@ -1,4 +1,4 @@
-"""The vote for who makes a job slow: the group that lags most often, and nobody who is ahead."""
+"""The vote for the machines that make a job slow: the group that lags most often, and none that is ahead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_group_that_lags_in_most_rounds_is_evicted() -> None:
 
 
 def test_half_of_the_machines_cannot_be_outvoted_by_the_other_half() -> None:
-    """Which of two sides lags is not said by their stacks."""
+    """Their stacks do not show which of two sides lags."""
     assert slow_vote.decide(looks(*[(4, 6)] * 5), job(), LIMITS).suspects == ()
 
 

@@ -10,7 +10,7 @@ from holdfast.policies.diagnose.verdicts import in_words, judge, measured
 
 
 def ring(machines: int, bad: set[int], ok: bool = False) -> list[Finding]:
-    """Pair tests around a ring; pairs that touch a bad machine fail, told by both sides."""
+    """Pair tests around a ring; pairs that touch a bad machine fail, reported by both sides."""
     found = []
     for left in range(machines):
         right = (left + 1) % machines
@@ -31,7 +31,7 @@ def test_nothing_failed_accuses_none() -> None:
 
 
 def test_a_machine_that_went_away_while_it_was_tested_failed_no_test() -> None:
-    """The check that was under way said that it failed, and a link or a pace that is bad."""
+    """The check that was under way reports a failure, and a bad link or pace."""
     gone = Finding(
         check="bitwise", machine="m3", ok=False, sure=True, silent=True, detail="connection refused"
     )
@@ -53,7 +53,7 @@ def test_a_sure_finding_accuses_its_machine() -> None:
 
 
 def test_a_failed_check_inside_a_machine_accuses_it() -> None:
-    """All-to-all inside one machine involves nobody else."""
+    """All-to-all inside one machine involves no other."""
     assert judge([Finding(check="all_to_all", machine="m2", ok=False)]).suspects == ("m2",)
 
 
@@ -73,7 +73,7 @@ def test_a_check_that_more_fail_than_may_be_evicted_accuses_none_of_them() -> No
 
 
 def test_two_machines_that_fail_together_accuse_none() -> None:
-    """With one pair there is no telling which side is bad."""
+    """With one pair it cannot be known which side is bad."""
     verdict = judge(ring(2, {0}))
     assert not verdict.suspects
     assert verdict.evidence
@@ -93,7 +93,7 @@ def test_one_bad_machine_in_a_ring_is_named(machines: int, data: st.DataObject) 
 
 @given(st.permutations(ring(6, {2})))
 def test_the_order_of_findings_does_not_matter(findings: list[Finding]) -> None:
-    """Whoever answers first."""
+    """Whichever machine answers first."""
     assert judge(findings).suspects == ("m2",)
 
 

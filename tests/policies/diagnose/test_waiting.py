@@ -1,4 +1,4 @@
-"""Who waits for others, by the innermost frames of real stacks; where one has none, who waits is not named."""
+"""Ranks that wait for others, by the innermost frames of real stacks; without a stack a waiting rank is not named."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_stacks_that_people_quoted() -> None:
 
 
 def test_ranks_that_wait_are_not_named_where_others_have_no_stack() -> None:
-    """Ranks 2 and 3 wait for rank 4 or 5, whose stacks nobody has; they have a group of their own with them."""
+    """Ranks 2 and 3 wait for rank 4 or 5, which have no stacks; they have a group of their own with them."""
     of = job(machines=4, per=2)
     layout = of.spec.parallelism.model_copy(update={"tp": 4})
     of = of.model_copy(update={"spec": of.spec.model_copy(update={"parallelism": layout})})
@@ -92,7 +92,7 @@ def recorded(*done: int) -> list[FlightRecord]:
 
 
 def test_a_rank_without_a_stack_whose_record_shows_that_it_waits_is_not_named() -> None:
-    """Nobody knows where it is but its own record: in the same collective as all others, as one that waits."""
+    """Only its own record shows where it is: in the same collective as all others, as one that waits."""
     stacks = [
         *(dump(rank, REDUCE, per=1) for rank in (0, 1, 3)),
         dump(2, per=1, frames=(), error="cannot attach"),

@@ -42,7 +42,7 @@ def test_a_yes_that_names_a_scope_counts_for_the_machine_that_was_asked_about() 
 
 
 def test_a_report_of_another_class_asks_for_no_eviction() -> None:
-    """Somebody who finds the job slow accuses no machine surely; nor does a monitor."""
+    """A person who finds the job slow accuses no machine surely; nor does a monitor."""
     assert not by_hand.asks_for(
         [alert(AlertKind.MANUAL, machine="m1", evidence={"class": "fail_slow"})], ["m1"]
     )
@@ -60,7 +60,7 @@ def test_a_run_or_an_event_of_an_automation_is_no_persons_yes() -> None:
 
 
 def test_a_wish_joins_what_takes_machines_out_until_the_job_is_being_started() -> None:
-    """Not a move, another size or new code, nor once a standby is claimed; a new round, or attempt, begins anew."""
+    """Not a move, another size or new code, nor once a standby is claimed; a new round, or attempt, starts again."""
 
     def acting(incident_class: IncidentClass) -> Incident:
         return Incident(

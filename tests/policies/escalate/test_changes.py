@@ -21,7 +21,7 @@ OLD = "import torch\n\ndef read():\n    return 1\n\ndef write():\n    return 2\n
     ],
 )
 def test_where_a_traceback_ends(frame: str, found: CodePlace | None) -> None:
-    """As ranks tell it."""
+    """As ranks report it."""
     assert place(frame) == found
 
 
@@ -48,7 +48,7 @@ def test_a_new_file_is_changed_from_end_to_end() -> None:
 
 
 def test_a_file_that_is_too_long_is_not_compared() -> None:
-    """Not known is not unchanged: it is said so."""
+    """Not known is not unchanged: the answer states so."""
     with pytest.raises(ValueError, match="20000 lines"):
         changed_lines("a\n", "a\n" * (MOST_LINES + 1))
 

@@ -40,7 +40,7 @@ def test_others_that_were_late_at_the_same_time(late_s: dict[str, float], text: 
 
 
 def test_a_machine_that_waited_with_others_is_spared() -> None:
-    """Its ranks on other machines ended with it, which says nothing about it."""
+    """Its ranks on other machines ended with it, which is no evidence about it."""
     cascade = ended("m0", error_type="RuntimeError", cascade=True)
     assert OTHERS in why_spared(["m1"], [cascade, ended(late_elsewhere=OTHERS)])
 
@@ -77,7 +77,7 @@ def test_all_or_none_of_the_accused_are_spared() -> None:
 
 
 def test_ranks_that_were_cut_off_everywhere_point_to_busy_hosts() -> None:
-    """The summary says so, where no machine is accused; not where one was cut off alone, or ended otherwise."""
+    """The summary states so, where no machine is accused; not where one was cut off alone, or ended otherwise."""
     late = ended("m1", late_elsewhere=OTHERS)
     assert OTHERS in why_none([late, ended("m2", late_elsewhere=OTHERS), ended("m3", cascade=True)])
     for other in (ended("m2"), ended("m2", error_type="RuntimeError")):

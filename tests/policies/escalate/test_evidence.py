@@ -1,4 +1,4 @@
-"""What speaks for the code, and what for arithmetic or state."""
+"""Evidence for the code, and for arithmetic or state."""
 
 from __future__ import annotations
 

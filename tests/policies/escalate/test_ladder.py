@@ -171,7 +171,7 @@ def test_what_nothing_speaks_for_is_a_retry_instead() -> None:
 
 
 def test_new_code_that_is_cleared_does_not_go_first() -> None:
-    """No reason tells of a rollback that is not done."""
+    """No reason names a rollback that is not done."""
     seen = BACK.model_copy(update={"code_changed_s_ago": 30.0, "code_cleared": "from outside"})
     decision = decide([], seen=seen)
     assert decision.rung is Rung.RETRY

@@ -1,4 +1,4 @@
-"""What ends the work on an incident whose job trains on."""
+"""Conditions that end the work on an incident whose job trains on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads who is asked: the options, what each means for the job, and what happens without an answer."""
+"""The text of a question to a person: the options, their effects on the job, and the result without an answer."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def answer(approve: bool, by: str) -> Action:
     )
 
 
-def test_the_same_sign_is_covered_whoever_reports_it() -> None:
+def test_the_same_sign_is_covered_by_any_reporter() -> None:
     """With the job and epoch of a later time, or another monitor's fingerprint."""
     again = [alert(job="gpt", epoch=7), alert(fingerprint="another-monitor")]
     assert refused.covers(past(), again, 20.0, POLICY)

@@ -26,7 +26,7 @@ def crashes(*steps: int, **more: object) -> list[FailedRun]:
 
 
 def test_kills_from_outside_and_lost_machines_are_no_leak() -> None:
-    """Somebody who kills every quarter of an hour does so after about as many steps as well."""
+    """Kills by a person every quarter of an hour come after about as many steps as well."""
     assert regular.find(crashes(20, 20, 20, 20), POLICY)
     assert regular.find(crashes(20, 20, 20, 20, from_outside=True), POLICY) is None
     lost = crashes(20, 20, 20, 20, incident_class=IncidentClass.MACHINE_FAULT, what="machine_lost")
@@ -86,7 +86,7 @@ def test_memory_of_a_gpu_is_memory() -> None:
 
 @pytest.mark.parametrize(("longest", "came"), [(0, False), (43, False), (44, True), (400, True)])
 def test_a_leak_came_with_the_version_where_the_one_before_ran_much_longer(longest: int, came: bool) -> None:
-    """Who knows of an earlier version only that it ran for as long, knows nothing: it may leak as well."""
+    """An earlier version that is only known to have run for as long proves nothing: it may leak as well."""
     found = regular.find(runs(20, 22, 19, 20, version="v2"), POLICY)
     assert found is not None
     reason = regular.came_with(found, "v2", "v1", longest)

@@ -26,7 +26,7 @@ from holdfast.policies.escalate.stop_grace import grace_s
 def test_the_job_file_says_how_long(
     given: dict[str, float], why: IncidentClass | None, given_s: float
 ) -> None:
-    """What a person or an update stops has time; a recovery is soon over, unless the job wants otherwise."""
+    """A stop by a person or an update has time; a recovery is soon over, unless the job wants otherwise."""
     spec = JobSpec.model_validate(
         {"name": "gpt", "script": "t.py", "machines": 1, "ranks_per_machine": 1, **given}
     )

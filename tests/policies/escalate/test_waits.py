@@ -61,7 +61,7 @@ def test_waits_of_one_matter_count_on(
 
 @given(st.sampled_from(list(Missing)), st.integers(1, 10**9))
 def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
-    """Whatever is missing, it is due within the longest pause, and people are told what and when."""
+    """Whatever is missing, it is due within the longest pause, and people see what and when."""
     waits = wait(missing, times)
     assert T0 < waits.next_at <= T0 + AGAIN.longest_s
     assert due(waits, seen(AGAIN.longest_s))
@@ -107,7 +107,7 @@ def test_what_appears_without_helping_does_not_loop() -> None:
 
 
 def test_a_known_time_is_kept_where_it_comes_before_the_pause_is_over() -> None:
-    """The breaker says when it allows evictions again; a job that can run does not stand still for an hour."""
+    """The breaker knows when it allows evictions again; a job that can run does not stand still for an hour."""
     sixth = wait(Missing.EVICTIONS, 6)
     made = outlook(sixth, T0 + 1234.0, AGAIN)
     assert made.wait.next_at == T0 + 1234.0
@@ -155,7 +155,7 @@ def test_durations_are_as_coarse_as_needed(seconds: float, text: str) -> None:
 
 
 def test_a_machine_that_is_found_at_fault_ends_the_wait_for_an_unknown_cause() -> None:
-    """What else is waited for does not come with it: the next attempt knows of it all the same."""
+    """Other missing things do not come with it: the next attempt knows of it all the same."""
     assert due(wait(Missing.CHANGE), seen(2.0, at_fault="m1")) == "machine m1 was found at fault after 2 s"
     assert due(wait(Missing.CHANGE), seen(2.0)) == ""
     assert due(wait(Missing.STANDBY), seen(2.0, at_fault="m1")) == ""

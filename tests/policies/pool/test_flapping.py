@@ -22,7 +22,7 @@ def test_the_third_time_within_the_window_is_a_fault() -> None:
 
 
 def test_what_is_reported_again_counts_once() -> None:
-    """A port that stays down is told at every look."""
+    """A port that stays down is reported at every look."""
     assert flapping.why([NOW - 30 * each for each in range(60)], NOW, FLAPS) == ""
 
 
@@ -84,7 +84,7 @@ def out(passed: list[float], failed: list[float] | None = None, times: list[floa
 
 
 def test_a_standby_that_flapped_comes_back_when_checks_passed_for_a_while() -> None:
-    """One look is no while; a look that failed or another flap begins it anew."""
+    """One look is no while; a look that failed or another flap starts it again."""
     hour = 3600.0
     assert "no checks passed since" in out([])
     assert "passed for 0 s" in out([NOW + hour])

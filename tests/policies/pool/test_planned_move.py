@@ -64,7 +64,7 @@ def test_a_sign_that_a_machine_will_fail_is_a_precursor() -> None:
 
 
 def test_standbys_are_tried_in_the_order_given() -> None:
-    """So many as the policy says."""
+    """So many as the policy allows."""
     found = planned_move.targets(MoveRequest(machine="a1"), ["b1", "a9", "b2", "a3"], (), 3)
     assert found.names == ("b1", "a9", "b2")
 

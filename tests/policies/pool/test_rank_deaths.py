@@ -52,7 +52,7 @@ def test_a_rank_that_dies_all_the_time_counts_as_one_that_dies_now_and_then() ->
 
 
 def test_the_same_failure_elsewhere_clears_it() -> None:
-    """What fails on two machines is the code, the data or a bad hour."""
+    """A failure on two machines is due to the code, the data or a bad hour."""
     both = [*deaths(*[("m1", 3)] * 3), *deaths(("m0", 0))]
     assert not rank_deaths.why("m1", both, NOW, FLAPS)
     other = [*deaths(*[("m1", 3)] * 3), *deaths(("m0", 1), what="SIGBUS")]

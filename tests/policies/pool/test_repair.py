@@ -23,7 +23,7 @@ def of(
     asked: Ask, *steps: tuple[Step, StepState], number: int = 1, opened_at: float = NOW, times: int = 1
 ) -> Repair:
     records = [
-        StepRecord(step=step, state=state, begun_at=NOW, at_most_s=1, said="it said so", times=times)
+        StepRecord(step=step, state=state, begun_at=NOW, at_most_s=1, said="it was done", times=times)
         for step, state in steps
     ]
     return Repair(

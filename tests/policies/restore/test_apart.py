@@ -104,7 +104,7 @@ def test_one_standby_of_another_rack_moves_few_copies() -> None:
 
 
 def test_what_all_machines_share_is_no_reason() -> None:
-    """The core switch above all leaves; alone it is said."""
+    """The core switch above all leaves; alone it is named."""
     where = [each | {"switch-2": "core"} for each in racks(*[4] * 4)]
     assert backups(16, 8, PLAIN, where).in_domain == 0
     assert backups(4, 8, PLAIN, [{"zone": "a"}] * 4).in_domain == 4

@@ -1,4 +1,4 @@
-"""What checkpoint choices cost and protect against, and which of them a job file may not combine."""
+"""The cost and the protection of checkpoint choices, and those that a job file may not combine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_copies_follow_from_the_choices(machines: int, choices: dict[str, Any], 
 
 
 def test_bytes_are_unknown_before_the_first_save() -> None:
-    """Copies are told all the same."""
+    """Copies are shown all the same."""
     spec = JobSpec(name="gpt", script="train.py", machines=2, ranks_per_machine=8)
     sums = cost(spec, crosses_groups=False).sums()
     assert (sums["copies_at_rest"], sums["machine_nbytes_at_rest"]) == (4, None)
@@ -102,7 +102,7 @@ def test_only_saved_steps_go_on_from_memory(field: str) -> None:
 
 
 def test_a_single_buffer_needs_a_copy_elsewhere() -> None:
-    """Without a peer nothing would hold the state while it is saved: refused, and what to set is said."""
+    """Without a peer nothing would hold the state while it is saved: the refusal names the setting."""
     with pytest.raises(
         ValidationError, match=r"checkpoint.buffers = 1 with checkpoint.peer = false.*Set peer: true"
     ):

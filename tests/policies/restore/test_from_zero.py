@@ -62,7 +62,7 @@ def test_what_follows(known: dict[str, Any], act: Consequence) -> None:
 
 
 def test_a_person_reads_what_was_lost_and_what_to_do() -> None:
-    """What the job had, why nothing is usable, and each way on as a command."""
+    """The states that the job had, why none is usable, and each way on as a command."""
     decision = decide(facts(gone=("m7",)), LIMITS)
     assert (
         "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.summary
@@ -126,5 +126,5 @@ def test_what_was_saved_is_never_thrown_away_unasked(
 
 @given(st.integers(0, 10**9))
 def test_pauses_grow_to_a_limit(tries: int) -> None:
-    """Never shorter than the one before, never longer than the policy says."""
+    """Never shorter than the one before, never longer than the policy allows."""
     assert LIMITS.pause_s <= pause_s(tries, LIMITS) <= pause_s(tries + 1, LIMITS) <= LIMITS.longest_pause_s

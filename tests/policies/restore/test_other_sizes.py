@@ -48,7 +48,7 @@ def test_a_lost_machines_shard_is_read_where_its_copy_lies() -> None:
 
 
 def test_a_machine_that_leaves_is_asked_for_what_it_alone_has() -> None:
-    """Nobody reads there: the rank with the fewest shards fetches it."""
+    """No rank reads there: the rank with the fewest shards fetches it."""
     plan = choose(OWN, [], 2, {0: "m0", 1: "m1"}, other_sizes=True)
     assert [(each.rank, each.machine, each.read_by) for each in plan.sources] == [
         (0, "m0", 0),
@@ -65,7 +65,7 @@ def test_more_ranks_have_nothing_to_read() -> None:
 
 
 def test_without_all_shards_s3_is_read() -> None:
-    """And the plan says whose are missing."""
+    """And the plan names the missing ones."""
     plan = choose(OWN[:3], [remote(5)], 3, {}, other_sizes=True)
     assert (plan.step, plan.tier, plan.saved_by) == (5, Tier.S3, 0)
     assert "lacks rank 3 of these" in plan.skipped[0].reason

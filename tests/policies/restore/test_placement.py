@@ -1,4 +1,4 @@
-"""Whose memory keeps whose shards."""
+"""Placement of shards in the memory of peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_bijection_without_fixed_points(shape: tuple[int, int, Parallelism]) -
 
 @given(shapes())
 def test_crosses_groups_is_true_only_when_it_is(shape: tuple[int, int, Parallelism]) -> None:
-    """Evicting any parallel group of a rank leaves its copy alive; otherwise the answer says so."""
+    """Evicting any parallel group of a rank leaves its copy alive; otherwise the answer states so."""
     machines, per, parallelism = shape
     backup = backups(machines, per, parallelism)
     within = inside(machines, per, parallelism, backup.mapping)
@@ -64,7 +64,7 @@ def test_plain_data_parallelism_falls_back_to_the_neighbour_and_says_so() -> Non
 
 
 def test_a_single_machine_has_no_peer() -> None:
-    """Said, not hidden."""
+    """Reported, not hidden."""
     backup = backups(1, 8, Parallelism())
     assert backup.mapping == {}
     assert "no peer" in backup.reason

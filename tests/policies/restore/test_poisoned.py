@@ -79,14 +79,14 @@ def test_after_one_restore_it_is_suspected_and_tried_once_more() -> None:
 
 
 def test_a_kill_in_between_does_not_clear_it() -> None:
-    """What was seen of a state stays seen."""
+    """A failure of a state stays on record."""
     assert (
         find(runs((0, 103, NAN), (102, 103, NAN), (102, 102, ""), (102, 103, NAN)), LIMITS).leave is not None
     )
 
 
 def test_down_the_list_and_bounded() -> None:
-    """As many states as the policy says; then the rest of the ladder."""
+    """As many states as the policy allows; then the rest of the ladder."""
     history = [(0, 104, NAN)]
     for left in range(LIMITS.most):
         history += [(103 - left, 104, NAN)] * 2
@@ -100,7 +100,7 @@ def test_down_the_list_and_bounded() -> None:
     assert "3 states were abandoned already (steps 103, 102, 101)" in found.spent
 
 
-def test_new_ground_begins_the_count_anew() -> None:
+def test_new_ground_restarts_the_count() -> None:
     """A job that has come well beyond has its states back."""
     history = [(0, 104, NAN)] + [(103 - left, 104, NAN) for left in range(LIMITS.most) for _ in range(2)]
     history += [(100, 300, NAN), (299, 300, NAN), (299, 300, NAN)]

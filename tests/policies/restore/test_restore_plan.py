@@ -98,7 +98,7 @@ def test_without_a_common_step_s3_is_used_and_the_gap_named() -> None:
 
 
 def test_nothing_anywhere_starts_from_scratch() -> None:
-    """Says so."""
+    """As the plan states."""
     plan = choose([], [], 4, HOMES)
     assert (plan.step, plan.tier, plan.remote) == (0, None, None)
     assert any("from scratch" in reason for reason in plan.reasons)
@@ -152,7 +152,7 @@ def test_shards_of_ranks_beyond_the_world_are_ignored() -> None:
 def test_the_answer_is_the_newest_reachable_step_within_the_bound(
     held: set[tuple[int, int, str, bool]], saved: set[tuple[int, bool]], bound: int | None
 ) -> None:
-    """Against a brute-force search; every source really holds what the plan says."""
+    """Against a brute-force search; every source really holds the shards in the plan."""
     shards = [shard(r, s, m, Tier.MEMORY if mine else Tier.PEER) for r, s, m, mine in held]
     plan = choose(shards, [remote(s, bad) for s, bad in saved], 4, HOMES, bound)
     top = 6 if bound is None else bound
@@ -183,7 +183,7 @@ def test_memory_anywhere_goes_before_the_own_disk_and_disk_before_s3() -> None:
 
 
 def test_what_lies_on_disks_only_is_named() -> None:
-    """Not in memory: the agents were started anew."""
+    """Not in memory: the agents were restarted."""
     plan = choose([*own(5, (0, 1, 2)), shard(3, 5, "m3", Tier.DISK)], [], 4, HOMES)
     assert plan.tier is Tier.MEMORY
     assert "step 5 of epoch 1 is on machines for all 4 ranks" in plan.reasons

@@ -1,4 +1,4 @@
-"""What stays in S3, and that nothing goes away that something refers to."""
+"""Checkpoints that stay in S3; none goes away while something refers to it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_an_upload_under_way_may_refer_to_is_kept(
 
 @given(checkpoints, st.integers(1, 4))
 def test_something_to_restore_is_always_left(held: list[RemoteCheckpoint], last: int) -> None:
-    """As many good ones as the rule says, or all that there are."""
+    """As many good ones as the rule keeps, or all that there are."""
     kept = keep(held, Retention(keep_last=last), now=1e6, grace_s=GRACE_S)
     good = [each for each in held if not each.suspect]
     assert sum(each.key in kept for each in good) == min(last, len(good))
