@@ -108,7 +108,7 @@ class FakeAgent:
             self.controls[message["rank"]].replicated_step = message["step"]
 
     def environ(self, rank: int, restore: tuple[int, Path] | None = None, **extra: str) -> dict[str, str]:
-        """What a rank's environment holds beside torchrun's variables."""
+        """Variables of a rank's environment beside torchrun's."""
         control = self.folder / f"control-{rank}"
         self.controls[rank] = wire.Control(control, create=True)
         step, path = restore or (0, None)
@@ -207,7 +207,7 @@ class FakeAgent:
             time.sleep(0.005)
 
     def output(self) -> str:
-        """What the ranks printed in this epoch."""
+        """Lines that the ranks printed in this epoch."""
         return self.log.read_text() if self.log.exists() else ""
 
     def shard(self, rank: int, step: int) -> Path:

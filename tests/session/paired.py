@@ -21,7 +21,7 @@ SECRET = "paired"
 
 
 class PairedAgent(FakeAgent):
-    """Its ranks' shards go to ``folder/m1`` as well, in as many copies as ``copies`` says."""
+    """Its ranks' shards go to ``folder/m1`` as well, in as many copies as ``copies`` states."""
 
     def __init__(self, folder: Path, world_size: int, copies: Copies) -> None:
         self.copies = copies
@@ -38,13 +38,13 @@ class PairedAgent(FakeAgent):
             self._replicator.saved(cast(Run, run), message["rank"], message["step"], Path(message["path"]))
 
     def environ(self, rank: int, restore: tuple[int, Path] | None = None, **extra: str) -> dict[str, str]:
-        """With the copies told to the ranks."""
+        """With the number of copies in the ranks' environment."""
         return super().environ(
             rank, restore, **{wire.ENV_COPIES: self.copies.model_dump_json(), wire.ENV_PATIENCE: ""} | extra
         )
 
     def chosen(self) -> RestorePlan:
-        """What the restore policy takes of all that lies on both machines."""
+        """The plan that the restore policy makes of the shards on both machines."""
         shards = (*self.here.shards(), *self.there.shards())
         return choose(shards, (), self.world_size, dict.fromkeys(range(self.world_size), "m0"))
 
@@ -54,7 +54,7 @@ class PairedAgent(FakeAgent):
         return all(each.exitcode is None for each in self.ranks)
 
     def common(self) -> set[int]:
-        """Steps that all ranks said are common, in this epoch."""
+        """Steps that all ranks reported as common, in this epoch."""
         return set.intersection(
             *({each["step"] for each in self.of("common", rank)} for rank in range(self.world_size))
         )

@@ -1,4 +1,4 @@
-"""What ranks learn of each other's votes, over the group that they really use."""
+"""Exchange of ranks' votes, over the group that they really use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script has set around its calls of the Session: another default device, inference mode, warnings as errors."""
+"""Settings of a script around its calls of the Session: another default device, inference mode, warnings as errors."""
 
 from __future__ import annotations
 

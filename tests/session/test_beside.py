@@ -1,4 +1,4 @@
-"""What the Session does beside training takes nothing from it."""
+"""The Session's work beside training takes nothing from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_thread_that_saves_never_takes_the_processor_from_who_computes() -> 
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-def test_an_agent_that_was_away_or_began_anew_receives_the_next_message(tmp_path: Path) -> None:
+def test_an_agent_that_was_away_or_restarted_receives_the_next_message(tmp_path: Path) -> None:
     """Nothing is sent to the socket of the one before, and nothing is raised while there is none."""
     sender = Sender(str(tmp_path / "s"))
     assert not sender.send({"t": "step", "step": 0})

@@ -102,7 +102,7 @@ def test_parameters_that_change_their_type_come_back_in_it(make_agent: MakeAgent
 def test_parameters_that_changed_their_size_are_refused_before_anything_is_copied(
     make_agent: MakeAgent,
 ) -> None:
-    """A script that begins with the size of before is told the path and both sizes."""
+    """The error of a script that begins with the earlier size names the path and both sizes."""
     agent = make_agent()
     session, state = session_of(agent), {"first": nn.Linear(2, 2), "model": nn.Linear(2, 2)}
     session.restore(state)
@@ -134,7 +134,7 @@ def test_a_layer_that_the_optimizer_lost_is_a_failed_save(make_agent: MakeAgent)
 
 
 def test_a_step_that_is_no_whole_number_is_refused(make_agent: MakeAgent) -> None:
-    """It says what was expected."""
+    """The message states what was expected."""
     session = session_of(make_agent())
     with pytest.raises(TypeError, match=r"Session.step\(1.5\): expected an integer"):
         session.step(1.5)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ class Words:
 
 
 def test_rules_that_are_written_at_every_call_need_no_new_plan(make_agent: MakeAgent) -> None:
-    """What is known of the objects from the save before is not lost with the dictionary that they came in."""
+    """The plan of the objects from the save before is not lost with the dictionary that they came in."""
     agent = make_agent()
     session, words = session_of(agent), Words()
 
@@ -173,7 +173,7 @@ def test_rules_that_are_written_at_every_call_need_no_new_plan(make_agent: MakeA
 
 
 def test_a_table_that_grows_needs_one_new_plan_only(make_agent: MakeAgent) -> None:
-    """Its words come back in order; the layout is made anew once, not at every step."""
+    """Its words come back in order; the layout is made again once, not at every step."""
     agent = make_agent()
     session, words = session_of(agent), Words()
     session.restore({"words": words})
@@ -202,7 +202,7 @@ class Grown(nn.Module):
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_part_may_differ_where_its_script_says_so(strict: bool, make_agent: MakeAgent) -> None:
-    """What both versions have comes back, the new part stays as it was made; else it is refused, by name."""
+    """The common part comes back, the new part stays as it was made; else it is refused, by name."""
     agent, old = make_agent(), Grown(later=False)
     session = session_of(agent)
     session.restore({"model": old})

@@ -26,7 +26,7 @@ class Scaled(torch.optim.SGD):
 
 
 def saved(by_rank: list[Any], **rules: Any) -> tuple[StateTree, dict[str, Any]]:
-    """What ranks saved whose optimizers are these, of one model; the last one's tree."""
+    """States that ranks with these optimizers saved, of one model; the last one's tree."""
     flat: dict[str, Any] = {}
     for rank, make in enumerate(by_rank):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What is saved once for all ranks is what all of them have: nothing is made up of the values of several."""
+"""A value that is saved once for all ranks is one that all of them have: none is made up of several ranks' values."""
 
 from __future__ import annotations
 

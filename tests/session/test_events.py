@@ -68,7 +68,7 @@ def step(phases: Phases, gpu: Gpu, forward_ms: float, backward_ms: float) -> dic
 
 
 def test_kernels_count_for_the_part_that_launched_them_one_step_later() -> None:
-    """The host only hands them over: on its clock both parts take nothing. Nobody waits for the GPU."""
+    """The host only hands them over: on its clock both parts take nothing. The step does not wait for the GPU."""
     gpu = Gpu()
     phases = Phases(None, GpuTimes(gpu.event))
     assert step(phases, gpu, 20.0, 40.0) == {}
@@ -163,7 +163,7 @@ def test_the_phases_that_are_reported_as_long_are_those_with_a_limit() -> None:
 
 
 class Reporter:
-    """What the agent hears."""
+    """The agent's end: it keeps the reports."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

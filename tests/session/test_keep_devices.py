@@ -99,7 +99,7 @@ def test_nothing_is_aborted_without_devices(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Epoch:
-    """What a rank does as it leaves an epoch, in order."""
+    """Acts of a rank as it leaves an epoch, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: str = "") -> None:
         self.done: list[str] = []

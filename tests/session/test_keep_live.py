@@ -17,7 +17,7 @@ class _Saver:
 
 
 def test_a_copy_under_way_holds_the_process_back_though_its_session_is_gone() -> None:
-    """What is queued holds the saver: when nothing does, nothing writes."""
+    """A queued copy holds the saver: when nothing does, nothing writes."""
     saver: Any = _Saver()
     live.add(saver)
     assert not live.close_all(0.01)

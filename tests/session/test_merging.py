@@ -31,7 +31,7 @@ class Taken:
 
 
 def restored(saved: list[int], rank: int, ranks: int, *, rules: bool = True) -> int:
-    """What ``rank`` of ``ranks`` has counted, restored from what as many others as ``saved`` has numbers had."""
+    """The count of ``rank`` of ``ranks``, restored from one saved number per earlier rank."""
     taken = Taken()
     part = Part(
         taken,

@@ -47,7 +47,7 @@ def test_what_a_rank_resumes_from_is_not_overwritten_before_the_peer_has_it() ->
 
 
 def test_two_buffers_never_wait() -> None:
-    """What all peers have stays for a while when a newer one is late."""
+    """A state that all peers have stays for a while when a newer one is late."""
     own = OwnBuffers(single=False)
     own.restored(FIRST, 50.0)
     assert own.may_begin(50.0)

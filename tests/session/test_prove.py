@@ -1,4 +1,4 @@
-"""What a Session saves is proven as a rehearsal does it: trees, tensors, random state; what they lack is named."""
+"""A Session's save is proven as a rehearsal does it: trees, tensors, random state; missing parts are named."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_tensor_that_the_structure_names_and_that_is_not_there(tmp_path: Path)
 
 
 def test_a_class_that_is_gone_is_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an agent, which has none of the script's classes: told, and no failure."""
+    """As in an agent, which has none of the script's classes: reported, and no failure."""
     path = saved(tmp_path)
     monkeypatch.delattr(f"{__name__}.Cursor")
     proof = prove(path)

@@ -164,7 +164,7 @@ def test_a_directory_is_restored_at_another_world_size(make_agent: MakeAgent, tm
 
 @pytest.mark.thorough
 def test_a_new_epoch_saves_by_the_plan_of_its_shards(make_agent: MakeAgent, tmp_path: Path) -> None:
-    """No rank plans anew after a restart, unless one of them must: then all do."""
+    """No rank makes a new plan after a restart, unless one of them must: then all do."""
     agent = make_agent(2)
     agent.start(EXAMPLE, ["--steps", 3])
     assert agent.join() == [0, 0], agent.output()

@@ -1,4 +1,4 @@
-"""A replay restores, runs its steps, tells how they went, and saves nothing."""
+"""A replay restores, runs its steps, reports their results, and saves nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replayed(agent: FakeAgent, state: dict[str, Any], *, flip: bool = False) -> 
 def test_a_replay_reports_what_it_computed_to_the_last_bit(make_agent: MakeAgent) -> None:
     """Equal twice; one bit of one gradient, finite, shows in the gradients of its step.
 
-    Its loss is right, and Adam may even absorb it: parameters alone would not tell.
+    Its loss is right, and Adam may even absorb it: parameters alone would not show it.
     """
     once, again, wrong = (
         replayed(make_agent(), training(), flip=flip)["digests"] for flip in (False, False, True)

@@ -1,6 +1,6 @@
 """A script may resize its tensors in place, as torch's observers and growing buffers do, after any save and restore.
 
-torch lets nobody resize a storage that numpy has seen, or that is memory of somebody else's.
+torch refuses to resize a storage that numpy has seen, or that is memory of another owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a restore brings back, what it refuses, and the memory that it asks for."""
+"""The results of a restore, its refusals, and the memory that it asks for."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_parts_with_dots_in_their_names_are_no_error(make_agent: MakeAgent) -> N
 
 
 def test_a_torn_shard_is_refused_by_name(make_agent: MakeAgent) -> None:
-    """Restore says which rank's shard is bad."""
+    """The error of the restore names the rank whose shard is bad."""
     agent = make_agent()
     run(session_of(agent), training(), 3)
     shard = agent.shard(0, 3)
@@ -155,7 +155,7 @@ def test_state_of_a_part_from_a_release_that_noted_no_parts_is_taken() -> None:
 def test_too_little_shared_memory_is_reported_before_training(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """restore() says what the ranks of this machine and the peer's copies need; what lies there already counts."""
+    """restore() states the need of this machine's ranks and the peer's copies; files that are there already count."""
     agent = make_agent()
     model = nn.Linear(1024, 1024, bias=False)
     state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
@@ -183,7 +183,7 @@ def test_too_little_shared_memory_is_reported_before_training(
     ],
 )
 def test_the_size_is_known_before_the_first_step(make: Any, tensors: int) -> None:
-    """What is counted beforehand is what the optimizer makes then."""
+    """The size that is counted beforehand is that of the optimizer's tensors."""
     model = nn.Linear(512, 512, bias=False)
     state = {"model": model, "optimizer": make(model.parameters())}
     before = StateTree(state).expected_nbytes()

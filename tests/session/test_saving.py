@@ -1,4 +1,4 @@
-"""What a save copies and when, whatever changes the state meanwhile."""
+"""The content and time of a save's copies, whatever changes the state meanwhile."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_save_that_a_step_went_past_does_not_count(
 
 
 def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
-    """What is kept between saves is dropped when the state's tensors or names change."""
+    """The record kept between saves is dropped when the state's tensors or names change."""
     agent = make_agent()
     session, state = session_of(agent), training()
     session.restore(state)
@@ -226,7 +226,7 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
 def test_only_a_rank_that_is_far_ahead_waits_for_the_others(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
-    """Ranks that keep step wait for nobody: one whose peer is slow or away held all up, at every eighth call."""
+    """Ranks in step wait for no one: a rank whose peer was slow or away used to hold up all, at every eighth call."""
     agent, waits = make_agent(replicate=False), list[float]()
     monkeypatch.setattr(boundary, "REPLICATION_S", 1000.0)
     session, state = session_of(agent, **{wire.ENV_PATIENCE: "0"}), training()
@@ -340,7 +340,7 @@ def test_wait_comes_before_other_changes(make_agent: MakeAgent, monkeypatch: pyt
 
 
 def test_a_save_that_fails_ends_no_training(make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong after the first save is counted and told, the last common shard stays, the next call works."""
+    """An error after the first save is counted and reported, the last common shard stays, the next call works."""
     agent = make_agent()
     session, state = session_of(agent), training()
     session.restore(state)

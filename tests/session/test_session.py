@@ -109,7 +109,7 @@ def test_a_step_reports_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) 
 
 
 def test_a_missing_agent_costs_no_step(make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nobody at the socket training goes on, waiting for the copy only so long, and less the next time."""
+    """Without an agent at the socket training goes on, waiting for the copy only so long, and less the next time."""
     agent = make_agent(replicate=False)
     monkeypatch.setattr(boundary, "REPLICATION_S", 0.2)
     session = session_of(agent)
@@ -153,7 +153,7 @@ def test_a_state_dictionary_in_place_of_its_module_is_refused(make_agent: MakeAg
 
 
 def test_hold_waits_after_the_save_until_released(make_agent: MakeAgent) -> None:
-    """The held step is saved, the rank says so, and goes on when it is let go."""
+    """The held step is saved, the rank reports it, and goes on when it is let go."""
     agent = make_agent()
     session, state = session_of(agent), training()
     agent.controls[0].hold_at_step = 3

@@ -1,4 +1,4 @@
-"""What is saved once, where each rank's own goes, and what has to stay equal."""
+"""Values that are saved once, the place of each rank's own, and values that have to stay equal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUFFER, OTHER = -7, 7
 
 
 def settled(hashes: list[Hashes], placings: list[Placing] | None = None) -> list[Placing]:
-    """What each rank decides."""
+    """The decision of each rank."""
     placings = placings or [Placing(rank, alone=False) for rank in range(len(hashes))]
     for rank, each in enumerate(placings):
         settle(each, *compared(hashes), rank)
@@ -58,7 +58,7 @@ def test_pipeline_stages_are_sets_of_their_own() -> None:
 
 
 def test_what_differed_once_stays_apart() -> None:
-    """Else it would be planned anew whenever it happens to be equal."""
+    """Else it would be planned again whenever it happens to be equal."""
     placings = settled([{"m": BUFFER, "l": OTHER}, {"m": BUFFER - 1, "l": OTHER + 1}])
     settled([{"m": BUFFER, "l": OTHER}] * 2, placings)
     assert [each.apart for each in placings] == [set(), {"m"}]

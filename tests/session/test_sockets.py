@@ -1,4 +1,4 @@
-"""What ranks tell each other of saves needs a few sockets for each rank, however many there are."""
+"""Ranks' messages about saves need a few sockets for each rank, however many ranks there are."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def trained(steps: int = 3) -> dict[str, Any]:
 
 
 def stock(state: dict[str, Any], folder: Path, *, top: bool = False, prefix: str = "model") -> StartFrom:
-    """What stock torch saves of a model and its optimizer; ``top``: the model's names alone."""
+    """A model and its optimizer as stock torch saves them; ``top``: the model's names alone."""
     model = get_model_state_dict(state["model"])
     optimizer = get_optimizer_state_dict(state["model"], state["optimizer"])
     saved = model if top else {prefix: model, "optimizer": optimizer}
@@ -245,7 +245,7 @@ def test_a_parameter_without_a_gradient_so_far_has_no_state_afterwards(tmp_path:
 
 
 def test_a_parameter_that_the_source_did_not_train_is_refused(tmp_path: Path) -> None:
-    """Its optimizer was made of others: this one's state would be left as it is, and nothing said so."""
+    """Its optimizer was made of others: this one's state would be left as it is, without a message."""
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "more": nn.Linear(2, 2)})
     there = {"model": model, "optimizer": torch.optim.AdamW(model["used"].parameters(), lr=0.1)}
     source = stock(there, tmp_path / "ckpt")

@@ -68,7 +68,7 @@ class Job:
         return save.path
 
     def require_restorable(self) -> None:
-        """What was saved last is the state as it is, restored into an empty copy of it."""
+        """Require that the last save is the state as it is, by a restore into an empty copy of it."""
         path = self.save()
         like = copy.deepcopy(self.state)
         with torch.no_grad():
@@ -244,7 +244,7 @@ def test_layers_that_change_places_change_names() -> None:
         job.require_restorable()
 
 
-def test_while_nothing_but_elements_changes_nothing_is_looked_up_anew() -> None:
+def test_while_nothing_but_elements_changes_nothing_is_looked_up_again() -> None:
     """The trees, and how each tensor is copied, are those of the save before."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder))

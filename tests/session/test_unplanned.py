@@ -1,4 +1,4 @@
-"""A rank that cannot make its part of a plan tells the others, which would else wait for it without end."""
+"""A rank that cannot make its part of a plan informs the others, which would else wait for it without end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_training_goes_on_and_the_next_plan_is_made(make_agent: MakeAgent, fault
     ],
 )
 def test_the_first_plan_is_refused_on_all_ranks(make_agent: MakeAgent, fault: str) -> None:
-    """One rank says why, and the other that it was another."""
+    """One rank reports why, and the other that it was another."""
     agent = make_agent(2)
     agent.start(SCRIPT, arguments(fault, plan=1))
     assert agent.join(60) == [3, 3], agent.output()

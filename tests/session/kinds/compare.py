@@ -78,7 +78,7 @@ def _series(left: Any, right: Any, path: str) -> str:
 
 
 def _opened(value: Any) -> Any:  # noqa: PLR0911  (a case per kind)
-    """What is inside an object that does not compare, as plain values."""
+    """Return the contents of an object that does not compare, as plain values."""
     if isinstance(value, io.BytesIO):
         return (value.getvalue(), value.tell())
     if isinstance(value, random.Random):
@@ -139,7 +139,7 @@ def _same_elements(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> b
 
 
 def _dtype(value: np.dtype[Any]) -> Any:
-    """All that a type says: two are equal whatever their alignment and notes are."""
+    """All properties of a type: two are equal whatever their alignment and notes are."""
     fields = {name: (*field[1:], _dtype(field[0])) for name, field in (value.fields or {}).items()}
     inside = (_dtype(value.subdtype[0]), value.subdtype[1]) if value.subdtype else None
     noted = dict(value.metadata) if value.metadata else None
@@ -194,7 +194,7 @@ def inner(value: Tensor) -> list[Tensor]:  # noqa: PLR0911  (a case per layout)
 def bits(value: Tensor) -> bytes:
     """Its elements as bytes, in order."""
     plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    # A copy: nobody may resize a tensor in place after numpy has seen its memory.
+    # A copy: no one may resize a tensor in place after numpy has seen its memory.
     return plain.clone().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 

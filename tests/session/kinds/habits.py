@@ -1,4 +1,4 @@
-"""What training scripts do besides: adapters, averages of their own, master weights, tensors that are replaced."""
+"""Further habits of training scripts: adapters, averages of their own, master weights, tensors that are replaced."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ REFUSED: dict[str, dict[str, str]] = {
     # The norm of a rank's part of the gradient, as a plain number.
     "optimizer: scalar": {"resized": _NUMBER},
 }
-"""What the error must hold: where a parameter was whole and is divided now, where ranks have other parts of it, and
+"""Text in the error: where a parameter was whole and is divided now, where ranks have other parts of it, and
 where there is another number of ranks."""
 
 _EVERYWHERE = ("fsdp", "hsdp", "tp", "tp_fsdp")
@@ -69,7 +69,7 @@ UNTRAINED: dict[str, tuple[str, ...]] = {
 
 
 def move(saved: str, loaded: str, *, same_size: bool = True) -> str:
-    """What happens to the parts of parameters."""
+    """The move of the parts of parameters."""
     if saved == "ddp":
         return "alike" if loaded == "ddp" else "divided"
     alike = saved == loaded or {saved, loaded} <= {"fsdp", "tp"}

@@ -137,7 +137,7 @@ def restore(tree: StateTree, folder: Path, tier: str, saved_by: int) -> None:
 
 
 def everywhere(act: Callable[[], str | None]) -> str:
-    """What ``act`` tells or raises on any rank. Collective."""
+    """The text that ``act`` returns or raises on any rank. Collective."""
     try:
         outcome = act() or ""
     except CheckpointError as error:
@@ -150,7 +150,7 @@ def everywhere(act: Callable[[], str | None]) -> str:
 
 
 def cells(folder: Path, wanted: list[Cell], names: list[str] | None = None) -> dict[str, str]:
-    """What was not as expected, by cell and kind; ``names``: of these kinds alone. Collective."""
+    """Differences from the expected result, by cell and kind; ``names``: of these kinds alone. Collective."""
     warnings.simplefilter("ignore")
     found = {}
     for number, (saved, loaded, tier) in enumerate(wanted):

@@ -106,7 +106,7 @@ class OfItsPart(torch.optim.Optimizer):
                 self.state[param] = {"m": torch.zeros_like(_local(param)), "sums": [torch.zeros(())]}
 
     def kept(self, param: Tensor) -> dict[str, Any]:
-        """What it has beside a parameter: a plain part of it that was made at once as the part that it is."""
+        """Its state beside a parameter: a plain part of it that was made at once as the part that it is."""
         held = dict(self.state[param])
         return held | {"m": _wrapped(held["m"], param)} if "sums" in held else held
 

@@ -71,4 +71,4 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 values = st.recursive(leaves, _containers, max_leaves=12)
 parts = st.dictionaries(st.sampled_from(["a", "b", "a.b", "long name", "0"]), values, max_size=4)
 histories = st.lists(parts, min_size=1, max_size=5)
-"""What one part's state is at each save; keys, shapes and types change as hypothesis likes."""
+"""The state of one part at each save; keys, shapes and types change as hypothesis likes."""

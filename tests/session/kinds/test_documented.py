@@ -22,7 +22,7 @@ def test_the_column_of_layouts_has_what_is_expected_of_the_kinds() -> None:
 
 
 def _table() -> dict[str, str]:
-    """What the table says of kinds elsewhere, by its rows' names."""
+    """The table's entries on kinds elsewhere, by its rows' names."""
     text = (REPOSITORY / "docs" / "checkpoints.md").read_text()
     table = text.partition("| comes back exactly | elsewhere |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [[each.strip() for each in line.split("|")] for line in table.splitlines()]
@@ -30,6 +30,6 @@ def _table() -> dict[str, str]:
 
 
 def test_kinds_have_names_of_their_own() -> None:
-    """Each of the many is told by its name, and none was lost by a double one."""
+    """Reports identify each of the many by its name, and none was lost by a double one."""
     names = [each.name for each in (*VALUES, *TRAININGS)]
     assert len(names) == len(set(names)) >= 70

@@ -96,7 +96,7 @@ def train_alone(state: dict[str, Any]) -> float:
 
 
 def test_lazy_modules_are_refused_at_the_start(tmp_path: Path) -> None:
-    """Before the first forward pass nothing could be restored into them: the message says what to do."""
+    """Before the first forward pass nothing could be restored into them: the message names the remedy."""
     model = nn.Sequential(nn.LazyLinear(3))
     with (
         site(tmp_path) as place,

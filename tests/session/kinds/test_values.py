@@ -98,7 +98,7 @@ def _saved(kind: Value, ages: list[int]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def _at_other_size(kind: Value, ages: list[int], **rules: Any) -> Any:
-    """What the last of one rank more has of what ranks of these ages saved."""
+    """The value that the last rank gets at a size of one more, from ranks that saved at these ages."""
     trees, items = _saved(kind, ages)
     rank, size, holder = len(ages), len(ages) + 1, Holder(kind.at)
     tree = StateTree({"extra": holdfast.Part(holder, **rules)}, rank, size)

@@ -1,4 +1,4 @@
-"""What a kind of training is, and the usual step of one."""
+"""Base of a kind of training, and the usual step of one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Training:
     step: Callable[[State, int], float]
     group: str
     refused: str = ""
-    """What the error at the first save must hold; empty: it comes back exactly."""
+    """Text in the error at the first save; empty: it comes back exactly."""
 
 
 class Part:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 Make = Callable[[int], Any]
 LARGE = 20_000
-"""Elements of a tensor that is not small to anybody."""
+"""Elements of a tensor that counts as large everywhere."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Value:
     group: str
     """The row of the table in ``docs/checkpoints.md``."""
     refused: str = ""
-    """What the error must hold; empty: it comes back exactly."""
+    """Text in the error; empty: it comes back exactly."""
 
 
 class Point(NamedTuple):

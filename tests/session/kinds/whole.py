@@ -1,8 +1,8 @@
-"""All kinds in one state: the script of a job, ``whole.main(LAST)``, whose ranks compare what came back with what they
-compute anew, at once and after the last change.
+"""All kinds in one state: the script of a job, ``whole.main(LAST)``, whose ranks compare what came back with values
+that they compute again, at once and after the last change.
 
 Kinds that change their shape ask for a new plan, which takes some calls. So the state's age is not the step: it changes
-up to LAST times, and steps go on without a change until somebody ends them.
+up to LAST times, and steps go on without a change until the test ends them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Whole:
         }
 
     def difference(self, other: Whole, *, own: bool) -> Iterator[str]:
-        """What ``other`` has otherwise."""
+        """The differences of ``other``."""
         for kind, mine, theirs in zip(KINDS, self.trainings, other.trainings, strict=True):
             if found := difference(contents(mine), contents(theirs)):
                 yield f"{kind.name}: {found}"
@@ -77,7 +77,7 @@ def _later(at: Any, rank: int, step: int) -> Any:
 
 
 def main(last: int, *, own: bool = True) -> None:
-    """Train to the age ``last`` and go on without a change; says where both begin what differs from a run of one go."""
+    """Train to the age ``last`` and go on without a change; print differences from an uninterrupted run at both."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -104,10 +104,10 @@ def main(last: int, *, own: bool = True) -> None:
 def _print(step: int, state: Whole, rank: int, *, own: bool) -> None:
     with _random_state_kept():
         seed(1)
-        anew = Whole(rank)
+        uninterrupted = Whole(rank)
         for _ in range(state.age.value):
-            anew.advance()
-    found = list(anew.difference(state, own=own))
+            uninterrupted.advance()
+    found = list(uninterrupted.difference(state, own=own))
     summary = f"{len(found)} differences {found[:5]}" if found else f"{len(KINDS) + len(HELD)} kinds alike"
     sys.stdout.write(f"age {state.age.value} at step {step}: {summary}\n")
     sys.stdout.flush()

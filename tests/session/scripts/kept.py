@@ -1,4 +1,4 @@
-"""Ranks whose every number says which step it is, to be killed: ``kept.py MIB``. Each rank's own numbers differ."""
+"""Ranks whose every number encodes its step, to be killed: ``kept.py MIB``. Each rank's own numbers differ."""
 
 import sys
 

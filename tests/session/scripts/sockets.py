@@ -1,4 +1,4 @@
-"""Ranks that tell each other of saves, forked from one process: ``sockets.py WORLD EXCHANGES [EARLIER]``.
+"""Ranks that report saves to each other, forked from one process: ``sockets.py WORLD EXCHANGES [EARLIER]``.
 
 ``EARLIER`` of them do not know that votes may go to the first rank. Each prints the sockets that it has for that, and
 how many calls were common.
@@ -25,7 +25,7 @@ from holdfast.session.agreement import Group, Vote
 WORLD, EXCHANGES = int(sys.argv[1]), int(sys.argv[2])
 EARLIER = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 DIGITS = 5
-"""Of a port, as the rank with the store says it to each of the others."""
+"""Of a port, as the rank with the store sends it to each of the others."""
 
 
 def sockets() -> int:
