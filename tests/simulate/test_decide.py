@@ -149,6 +149,6 @@ def test_a_lost_pair_is_restored_from_s3() -> None:
 
 
 def test_the_pool_is_sized_by_the_policy() -> None:
-    """1,200 machines at the packaged rate; or as the variant says."""
+    """1,200 machines at the packaged rate; or as the variant sets it."""
     assert decide.pool_size(DEFAULT, Variant(), POLICY) == 5
     assert decide.pool_size(DEFAULT, Variant(pool=9), POLICY) == 9

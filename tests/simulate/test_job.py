@@ -97,14 +97,14 @@ def test_code_changes_come_at_once_or_ride_on_a_restart() -> None:
 
 
 KEPT = Variant(strategy=Strategy.UNLIMITED, keep_processes=True)
-ANEW = Variant(strategy=Strategy.UNLIMITED)
+RESTARTED = Variant(strategy=Strategy.UNLIMITED)
 
 
 def test_kept_processes_go_on_after_a_lost_machine_in_their_own_time() -> None:
     """The two variants see the same faults: each restart in processes saves the difference of the two costs."""
     what = scenario({"kept_s": {64: 5}, "restart_s": {64: 45}, "human_s": 1e-6}, days=30)
-    kept, anew = live(what, KEPT, POLICY, "1"), live(what, ANEW, POLICY, "1")
-    assert anew.in_process == 0
+    kept, restarted = live(what, KEPT, POLICY, "1"), live(what, RESTARTED, POLICY, "1")
+    assert restarted.in_process == 0
     assert kept.in_process == kept.restarts > 20
     assert kept.account.by_phase()["restarting"] == pytest.approx(
         45 + 5 * kept.in_process,
@@ -146,7 +146,7 @@ def test_a_first_death_is_diagnosed_beside_the_training() -> None:
     first = lives(Cause.TRANSIENT, KEPT)
     assert first.mechanisms["reattempt"] > 20
     assert first.account.by_phase().get("diagnosing", 0.0) < 0.1 * lives(
-        Cause.TRANSIENT, ANEW
+        Cause.TRANSIENT, RESTARTED
     ).account.by_phase().get("diagnosing", 0.0)
     broken = symptom(Cause.MACHINE, found_share=1.0)
     what = scenario({"again_s": {"machine": 1e6, "code": 20}}, days=30, symptoms={"broken": broken})

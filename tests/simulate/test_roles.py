@@ -31,7 +31,7 @@ ALONE = Variant(name="alone", roles=False)
 
 
 def job(roles: dict[str, dict[str, Any]], **changes: Any) -> Scenario:
-    """A job with roles that saves without stalls; no machine fails unless ``machine_rate`` says so."""
+    """A job with roles that saves without stalls; no machine fails unless ``machine_rate`` is set."""
     given = {name: SimulatedRole.model_validate(role) for name, role in roles.items()}
     facts: dict[str, Any] = {"days": 50, "machine_rate": 0.0, "step_s": 0.01, "roles": given, **changes}
     return scenario({"restart_s": {1: 10.0}, "memory_s": 0.0}, {"every_step_share": 0.0}, **facts)
@@ -57,7 +57,7 @@ def test_a_role_is_there_for_as_long_as_the_closed_form_says() -> None:
 
 
 def test_roles_leave_the_trainer_its_faults_and_its_time() -> None:
-    """What stops nothing costs the trainer nothing, to the microsecond; with and without, the faults are the same."""
+    """A fault that stops nothing costs no trainer time, to the microsecond; with and without, faults are the same."""
     what = job({"w": {"replicas": 4, "failures_per_day": 3, "start_s": 60}}, machine_rate=1 / 64)
     with_them, alone = lived(what), lived(what, ALONE)
     assert with_them.incidents > 10

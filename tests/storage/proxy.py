@@ -20,7 +20,7 @@ _BUSY = (
 
 @dataclass
 class Faults:
-    """What goes wrong from now on."""
+    """Faults from now on."""
 
     refuse: bool = False
     """Connections are closed at once."""

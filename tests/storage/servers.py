@@ -23,7 +23,7 @@ DEADLINE_S = 90.0
 
 
 def s3_settings(endpoint: str, bucket: str, secret_key: str, access_key: str | None = None) -> dict[str, str]:
-    """What an agent's environment says of a server; without an access key the usual one."""
+    """An agent's environment for a server; without an access key the usual one."""
     given = {"ENDPOINT": endpoint, "BUCKET": bucket, "SECRET_KEY": secret_key, "ACCESS_KEY": access_key}
     return {f"HOLDFAST_S3_{name}": value for name, value in given.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What checks measure decides whether a machine that comes may stand by."""
+"""The measurements of checks decide whether a machine that comes may stand by."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMES = "m4"
 
 
 class Agent:
-    """Passes everything; its product costs what the test says."""
+    """Passes everything; its product costs as much as the test sets."""
 
     def __init__(self, machine: Machine, costs: dict[str, float]) -> None:
         self._machine, self._costs = machine, costs

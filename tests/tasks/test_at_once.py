@@ -51,7 +51,7 @@ async def test_a_submitted_step_that_fails_says_so_where_its_result_is_asked_for
 
 
 async def test_each_has_a_thread_of_its_own_as_with_prefect() -> None:
-    """What would fail there (an object of the playbook's event loop) fails in a test, too."""
+    """A use that would fail there (an object of the playbook's event loop) fails in a test, too."""
 
     @task
     async def where() -> tuple[int, int]:

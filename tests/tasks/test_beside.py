@@ -136,7 +136,7 @@ async def test_the_first_step_has_the_machines_to_itself(
 
 
 def test_the_case_as_it_stands_is_of_the_epoch_that_was_stopped_again(case: RecoveryContext) -> None:
-    """So that whoever goes on after a limit, or in another run, starts an epoch after it."""
+    """So that the continuation after a limit, or in another run, starts an epoch after it."""
     ledger = case.ledger
 
     def done(key: str, **result: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the steps of a process share."""
+"""Objects that the steps of a process share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.settings import Settings
 
 
 def test_the_client_of_a_loop_is_closed_with_it(tmp_path: Path) -> None:
-    """Also where whoever used it was cancelled; a later loop, which may have the same address, gets its own."""
+    """Also where its user was cancelled; a later loop, which may have the same address, gets its own."""
     ctx = Context(Settings(home=tmp_path))
     seen: list[httpx.AsyncClient] = []
 

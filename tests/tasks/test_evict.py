@@ -136,7 +136,7 @@ async def test_an_attempt_that_slept_for_an_hour_evicts_nothing(
 async def test_a_machine_that_its_engine_replaced_already_is_let_go(
     ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pod was preempted and made anew elsewhere: the accused one is gone, the new one is a standby."""
+    """Its pod was preempted and made again elsewhere: the accused one is gone, the new one is a standby."""
 
     async def fence(*_: object, **__: object) -> Fenced:
         engine.units["m1"] = "u2"
@@ -153,7 +153,7 @@ async def test_a_machine_that_its_engine_replaced_already_is_let_go(
     assert "was restarted" in (action.result or {})["reason"]
 
 
-async def test_an_agent_that_starts_anew_is_no_other_machine(
+async def test_an_agent_that_restarts_is_no_other_machine(
     ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its unit is the same: what accuses the machine still does."""
@@ -185,7 +185,7 @@ async def test_a_machine_without_contact_is_counted_as_gone_when_its_own_lease_i
 
 
 async def test_machines_of_a_job_that_goes_on_are_not_freed(ctx: Context, engine: Engine) -> None:
-    """Whoever found it ended may have slept since."""
+    """The process that found it ended may have slept since."""
     with pytest.raises(StaleError, match="job gpt is paused"):
         await stop.free_machines(ctx, "gpt")
     assert engine.evicted == []
@@ -322,7 +322,7 @@ async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
 async def test_a_verdict_about_a_former_life_of_a_machine_evicts_no_later_one(
     ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch, accused_by: str
 ) -> None:
-    """The machine was started anew between the verdict and its eviction: what registered is another one, innocent."""
+    """The machine was restarted between the verdict and its eviction: the one that registered is another, innocent."""
 
     async def fence(*_: object, **__: object) -> Fenced:
         return Fenced({})
@@ -345,7 +345,7 @@ async def test_a_verdict_about_a_former_life_of_a_machine_evicts_no_later_one(
 
 
 async def test_a_machine_that_was_let_go_takes_no_slot_but_its_own(ctx: Context, engine: Engine) -> None:
-    """Two slots are empty: one machine is dead, the other was started anew, is innocent, and stands by again."""
+    """Two slots are empty: one machine is dead, the other was restarted, is innocent, and stands by again."""
     case = case_of(ctx)
     ctx.ledger.set_machine("m0", state=MachineState.CORDONED, job=None)
     register(ctx, "m1", "b@u2")
@@ -420,7 +420,7 @@ def test_a_machine_that_restarted_and_fails_a_check_now_is_not_spared(ctx: Conte
 async def test_a_machine_that_was_lost_with_the_accused_one_is_not_recorded_with_its_fault(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the incident was opened for is true of the accused machine; the other one did not answer."""
+    """The incident's cause is true of the accused machine; the other one did not answer."""
 
     async def fence(*_: object, **__: object) -> Fenced:
         return Fenced({})

@@ -42,7 +42,7 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 
 
 class Fleet:
-    """Says of each machine what ``rank`` says; notes who was asked, look by look."""
+    """Answers for each machine with the state from ``rank``; notes the machines asked, look by look."""
 
     def __init__(self, rank: Callable[[str, int], dict[str, Any]]) -> None:
         self.looks: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""What comes of asking many agents: a machine's error is the machine's, ours is nobody's."""
+"""Results of asking many agents: a machine's error is the machine's, ours is no machine's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_an_unreadable_secret_of_ours_is_no_machines_error(ctx: Context, t
 
 
 async def test_a_secret_that_all_refuse_is_ours(ctx: Context) -> None:
-    """Of several machines that do not take it, one alone is told of; all together mean us."""
+    """Of several machines that refuse it, one alone is reported; a refusal by all means that ours is wrong."""
     machines = ctx.ledger.machines()
     answers = await fleet.ask(ctx, machines, refuse("m1"))
     assert isinstance(answers["m1"], UnauthorizedError)
@@ -70,7 +70,7 @@ async def test_a_secret_that_all_refuse_is_ours(ctx: Context) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, fleet.LONG_AT_ONCE])
 async def test_only_so_many_machines_are_asked_at_once(ctx: Context, at_once: int) -> None:
-    """What takes machines long is asked of a thousand together: each further round would take as long again."""
+    """A slow request goes to a thousand machines together: each further round would take as long again."""
     asked, most = 0, 0
 
     async def command(_: AgentClient, machine: Machine) -> str:

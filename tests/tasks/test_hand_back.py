@@ -63,7 +63,7 @@ def register(ctx: Context, name: str, incarnation: str) -> None:
 
 
 async def handed_back(ctx: Context) -> str:
-    """What became of m1, which its job has left because its node is drained."""
+    """The result for m1, which its job has left because its node is drained."""
     found = Classification(
         incident_class=IncidentClass.PLANNED_MOVE, confidence=1, machine="m1", reasons=("drain",)
     )

@@ -10,7 +10,7 @@ from holdfast.testing.scenario import Scenario
 
 
 async def test_a_held_job_stays_held_when_a_person_refuses(tmp_path: Path) -> None:
-    """Its ranks stand at a step boundary: it is not said to run."""
+    """Its ranks stand at a step boundary: its state is not running."""
     asks = "approval: {rules: [{incident_class: fail_slow}]}"
     asked = {"kind": "manual", "evidence": {"class": "fail_slow", "by": "ann", "text": "m1 is slow"}}
     held = {

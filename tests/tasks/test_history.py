@@ -1,4 +1,4 @@
-"""What a ladder is told of the job's past: since a person last had a say, with the progress after each incident."""
+"""The job's past as a ladder gets it: since a person's last act, with the progress after each incident."""
 
 from __future__ import annotations
 
@@ -121,12 +121,12 @@ def test_a_job_with_steps_makes_none_by_running(past: Past) -> None:
     assert not before.ran_on
 
 
-@pytest.mark.parametrize("how", ["submitted anew", "resumed by hand", "other code"])
+@pytest.mark.parametrize("how", ["submitted again", "resumed by hand", "other code"])
 def test_a_person_starts_a_fresh_ladder(past: Past, how: str) -> None:
     """Nothing of before counts."""
     past.recover(past.fail(), 0)
     assert len(history.past_incidents(past.ctx, past.fail())) == 1
-    if how == "submitted anew":
+    if how == "submitted again":
         past.ledger.set_job("gpt", state=JobState.STOPPED)
         past.submit()
     elif how == "resumed by hand":

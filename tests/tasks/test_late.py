@@ -90,7 +90,7 @@ def test_what_is_not_sure_or_of_a_former_life_accuses_none(case: RecoveryContext
 
 
 def test_more_than_may_be_evicted_at_once_accuse_none(case: RecoveryContext) -> None:
-    """A sensor that is wrong says so of all."""
+    """A sensor that is wrong reports the same of all."""
     join(case, "m0", "m1")
     assert set(late.roots(case)) == {"m0", "m1"}
     join(case, "m2")

@@ -1,4 +1,4 @@
-"""A person is told of a failure that comes again and again, though its incident is recovered and the job trains."""
+"""A person is notified of a failure that comes again and again, though its incident is recovered and the job trains."""
 
 from __future__ import annotations
 

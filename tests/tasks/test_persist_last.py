@@ -89,7 +89,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Agents:
 
 
 async def test_it_is_ordered_until_it_is_there(ctx: Context, agents: Agents) -> None:
-    """What agents accepted is not in S3 yet."""
+    """A step that agents accepted is not in S3 yet."""
     assert not await persist_last(ctx, JOB)
     assert sorted(agents.orders) == [("m0", 7, (0,)), ("m1", 7, (1,))]
     ctx.ledger.record_checkpoint(RemoteCheckpoint(job=JOB, step=7, epoch=1, world_size=2, key="7/"))

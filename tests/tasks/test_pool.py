@@ -32,7 +32,7 @@ DAY_S = 86_400.0
 
 
 class FakeDriver:
-    """Counts what it was asked for; machines register when the test says so."""
+    """Counts the machines asked for; they register when the test calls."""
 
     name = "fake"
 
@@ -114,7 +114,7 @@ async def sized(sizing: Sizing | None = None) -> tuple[pool.Estimate, str]:
 
 
 async def test_a_shortfall_is_provisioned_once(ctx: Context, driver: FakeDriver) -> None:
-    """What is provisioned already counts; run again, nothing more is asked for."""
+    """Machines that are provisioned already count; run again, nothing more is asked for."""
     run_job(ctx, "m0", "m1")
     found, did = await sized()
     assert found.target == ctx.ledger.pool().target == 1
@@ -171,7 +171,7 @@ async def test_a_job_that_waits_does_not_wait_for_a_dead_machine(ctx: Context, d
 async def test_an_elastic_job_has_a_machine_asked_for_in_the_place_of_each_that_it_lost(
     ctx: Context, driver: FakeDriver, standbys: int, asked: list[tuple[int, str]]
 ) -> None:
-    """Once, however many of its recoveries ask; what stands by it takes by itself. One at least, for whoever asks."""
+    """Once, however many of its recoveries ask; a standby is taken by itself. One at least, for each request."""
     run_job(ctx, "m0")
     spec = ctx.ledger.job("gpt").spec
     sizes = {"machines": {"min": 1, "want": 4, "max": 4}}
@@ -407,7 +407,7 @@ async def test_runs_that_find_the_same_shortfall_at_once_ask_for_it_once(
 
 
 async def test_standbys_stay_for_machines_that_are_on_their_way(ctx: Context, driver: FakeDriver) -> None:
-    """What has not come yet may never come: a pool that shrinks keeps its target of what stands by."""
+    """A machine that has not come yet may never come: a pool that shrinks keeps its target of standbys."""
     run_job(ctx, "m0", "m1")
     add(ctx, "s0")
     ctx.ledger.add_provisioning(["p0", "p1"])

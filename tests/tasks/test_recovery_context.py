@@ -69,7 +69,7 @@ async def test_a_rollback_that_was_killed_when_the_code_was_switched_marks_no_go
 
 
 class Act:
-    """Counts how often it was done; may be told to fail."""
+    """Counts how often it was done; may be set to fail."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -89,7 +89,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What every round of delivery checks finds."""
+    """Findings of every round of delivery checks."""
     found: list[Finding] = [Finding(check="matmul", machine="m1", ok=True)]
 
     async def check(ctx: Context, *_: Any) -> standby_checks.Checked:
@@ -249,7 +249,7 @@ async def test_a_failed_test_of_settings_is_no_ticket(ctx: Context, tools: Tools
 
 
 async def test_without_tools_nothing_is_claimed(ctx: Context, tools: Tools) -> None:
-    """A diagnosis that is not installed says so, and holds nothing up."""
+    """A diagnosis that is not installed is reported, and holds nothing up."""
     (tools.folder / "dcgmi").unlink()
     ordered = await evicted(ctx)
     await run()
@@ -294,7 +294,7 @@ async def test_an_eviction_that_names_no_repair_orders_none(ctx: Context) -> Non
 
 
 async def test_a_machine_that_is_used_is_left_alone(ctx: Context, tools: Tools, engine: Engine) -> None:
-    """Whoever released it has said so: the repair ends without touching anything."""
+    """A person released it: the repair ends without touching anything."""
     ordered = await evicted(ctx)
     ctx.ledger.set_machine("m1", state=MachineState.STANDBY, incarnation="b@u2")
     ctx.ledger.claim_standbys("gpt", 1)
@@ -330,7 +330,7 @@ async def test_a_driver_of_another_package_may_release_by_name_alone(
 
 
 @pytest.mark.parametrize("life", ["a@u1", "c@u9"])
-async def test_one_that_began_anew_is_left_alone(ctx: Context, tools: Tools, life: str) -> None:
+async def test_one_that_restarted_is_left_alone(ctx: Context, tools: Tools, life: str) -> None:
     """Cordoned for another reason in another life: it is not what was to be repaired."""
     ordered = await evicted(ctx)
     ctx.ledger.set_machine("m1", incarnation=life)
@@ -414,7 +414,7 @@ async def test_hands_get_a_ticket(ctx: Context, tools: Tools) -> None:
 
 
 async def test_commands_of_the_site_run_through_its_shell(ctx: Context, tools: Tools, engine: Engine) -> None:
-    """The restart counts when another boot was seen, and not when the command says so."""
+    """The restart counts when another boot was seen, and not when the command reports one."""
     (tools.folder / "reach").write_text(
         '#!/bin/sh\nshift\ncase "$*" in cat*) cat "$(dirname "$0")/boot";; *) sh -c "$*";; esac\n'
     )

@@ -86,7 +86,7 @@ async def test_a_machine_that_is_gone_ends_the_replay_of_its_group(monkeypatch: 
 async def test_a_group_whose_machine_is_gone_was_not_played(
     monkeypatch: pytest.MonkeyPatch, ends: Exception, evident: bool
 ) -> None:
-    """What its machines compute was not seen; a replay that hangs shows something."""
+    """The results of its machines were not seen; a replay that hangs shows something."""
 
     async def start(*_: object) -> None:
         raise ends

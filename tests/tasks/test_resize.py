@@ -52,7 +52,7 @@ async def test_a_job_goes_back_to_the_machines_that_it_had(ctx: Context) -> None
 
 
 async def test_a_job_that_had_none_has_no_size_to_go_back_to(ctx: Context) -> None:
-    """Its file says four, and two were claimed for it: four would be refused in every further attempt."""
+    """Its file has four, and two were claimed for it: four would be refused in every further attempt."""
     ctx.ledger.set_job(JOB, machines=(), state=JobState.RECOVERING)
     ctx.ledger.claim_standbys(JOB, 2)
     case = asked_for(ctx, 2)

@@ -1,4 +1,4 @@
-"""A checkpoint that ranks refused is named by no further plan, whoever knew of it."""
+"""A checkpoint that ranks refused is named by no further plan, whichever process knew of it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_run_that_was_replaced_marks_nothing(ctx: Context) -> None:
 
 
 async def test_a_marking_that_was_cut_short_is_completed(ctx: Context) -> None:
-    """The ledger has it, S3 does not have it yet: whoever looks there finds it after the next attempt."""
+    """The ledger has it, S3 does not have it yet: a reader of S3 finds it after the next attempt."""
     put(ctx, 40)
     (checkpoint,) = manifests.list_remote(ctx.store, "gpt")
     ctx.ledger.record_checkpoint(checkpoint)

@@ -1,4 +1,4 @@
-"""What the steps of a playbook of one's own return: what is no answer is named, with what to write instead."""
+"""Return values of the steps of an own playbook: one that is no answer is named, with the one to write instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 
 @pytest.mark.parametrize("what", [None, "all good", Failed(message="I give up")], ids=type)
 async def test_another_answer_than_recovered_is_named(ctx: Context, what: Any) -> None:
-    """Who knows Prefect returns a state, and who forgets to return returns None."""
+    """A writer who knows Prefect may return a state, and one who forgets to return gets None."""
 
     async def job_crash(_: RecoveryContext) -> Recovered:
         """Recover."""

@@ -1,4 +1,4 @@
-"""What a playbook does when its first answer was not the whole one: machines silent again, a job that falls again."""
+"""Acts of a playbook after its first answer was not enough: machines silent again, a job that falls again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job starts from: found and refused at submission, kept until the job has a state of its own, and not after."""
+"""The source that a job starts from: found or refused at submission, kept until the job has a state of its own."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_a_whole_state_counts_on_and_is_not_its_own(ctx: Context) -> None:
     ],
 )
 def test_a_job_file_with_a_mistake_is_refused(source: dict[str, Any], named: str) -> None:
-    """With one error that says what was expected."""
+    """With one error that states what was expected."""
     with pytest.raises(SettingsError, match=named):
         jobfile.parse({**FILE, "start_from": source}, "job.yaml")
 

@@ -29,7 +29,7 @@ def test_hostile_log_text_stays_text() -> None:
 
 
 def test_the_report_has_signals_evidence_and_actions() -> None:
-    """What was seen, what speaks against whom, what was done and how long it took."""
+    """The signals, the evidence against each machine, the actions and their times."""
     alert = Alert(
         kind=AlertKind.RANK_EXIT, job="gpt", machine="m1", rank=2, at=99.5, evidence={"signal": "SIGKILL"}
     )
@@ -62,13 +62,13 @@ def test_the_report_has_signals_evidence_and_actions() -> None:
 
 
 def test_an_alert_storm_makes_a_bounded_report() -> None:
-    """Twenty signals are told, the rest counted."""
+    """Twenty signals are listed, the rest counted."""
     storm = tuple(Alert(kind=AlertKind.RANK_EXIT, job="gpt", rank=i, at=100.0) for i in range(200))
     assert "and 180 more" in markdown(incident(alerts=storm), [], "", Verdict())
 
 
 def test_evidence_against_a_thousand_machines_makes_a_bounded_report() -> None:
-    """The first hundred lines are told, the rest counted."""
+    """The first hundred lines are listed, the rest counted."""
     lines = tuple(f"inspect on m{number}: bad" for number in range(1200))
     text = markdown(incident(), [], "", Verdict(evidence=lines))
     assert "- inspect on m99: bad\n- and 1100 more\n" in text
@@ -76,7 +76,7 @@ def test_evidence_against_a_thousand_machines_makes_a_bounded_report() -> None:
 
 
 def test_suspects_name_their_accuser() -> None:
-    """The root alert's machine and the diagnosis' are told apart."""
+    """Distinguish the root alert's machine from the diagnosis'."""
     rows = suspects(incident(), Verdict(suspects=("m3",), confidence=0.8, evidence=("check on m3: bad",)))
     assert [(row["machine"], row["accused by"]) for row in rows] == [
         ("m3", "diagnosis"),
@@ -86,7 +86,7 @@ def test_suspects_name_their_accuser() -> None:
 
 
 def test_the_report_says_what_was_restored_and_why() -> None:
-    """Each attempt with its skipped steps and its sources; a reason is said once."""
+    """Each attempt with its skipped steps and its sources; a reason is shown once."""
     start = Action(
         incident_id="gpt-1",
         key="start:after-e3",

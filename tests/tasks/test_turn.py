@@ -56,7 +56,7 @@ async def test_one_that_died_is_passed_over(ledger: Ledger, monkeypatch: pytest.
 
 
 async def test_one_that_renews_is_waited_for_so_long(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow one that lives is not passed over; who waited long enough is told."""
+    """A slow one that lives is not passed over; the error of one that waited long enough names it."""
     monkeypatch.setattr(turns, "TTL_S", 0.0)
     monkeypatch.setattr(turns, "RENEW_S", 0.0)
     monkeypatch.setattr(turns, "PATIENCE_S", 0.3)

@@ -15,11 +15,11 @@ from tests.tasks.two_machines import JOB
 
 
 class Ranks:
-    """Two ranks that share a collective in each step, and go on while the machines are asked and told.
+    """Two ranks that share a collective in each step, and go on while the machines are asked and ordered.
 
     Args:
         monkeypatch: puts it in the place of the agents.
-        pace: steps that they do, where nobody holds them, before each machine hears an order.
+        pace: steps that they do, where no order holds them, before each machine gets an order.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pace: Callable[[], int]) -> None:

@@ -139,7 +139,7 @@ class _Meshes:
     rest: Any
     """Of the ranks that share the dense part, those that hold the same experts."""
     dense: Any
-    """What the dense part is sharded over, with its replicas."""
+    """The mesh that the dense part is sharded over, with its replicas."""
 
 
 @cache
@@ -267,11 +267,11 @@ LOADS: dict[str, Callable[[str, Path], None]] = {
     "start_from": by_start_from,
 }
 Cell = tuple[str, str, str, str]
-"""Who saves, the layout, who loads, the layout."""
+"""Saving world and layout, loading world and layout."""
 
 
 def cells(folder: Path, wanted: list[Cell]) -> dict[Cell, str]:
-    """Save each layout once, and load it as each cell says; what went wrong, by cell. Collective."""
+    """Save each layout once, and load it by each cell; the errors, by cell. Collective."""
     for who, layout in sorted({cell[:2] for cell in wanted}):
         SAVES[who](layout, folder / f"{who}-{layout}")
     dist.barrier()

@@ -1,4 +1,4 @@
-"""The same model and optimizer under every parallelism, over gloo, with values that tell where they came from.
+"""The same model and optimizer under every parallelism, over gloo, with values that encode their origin.
 
 Run in rank processes by ``test_resharding.py``.
 """
@@ -149,7 +149,7 @@ def build(kind: str) -> dict[str, Any]:
 
 
 def expected(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """What the whole tensor of that name holds: every element tells its name and place."""
+    """The whole tensor of that name: every element encodes its name and place."""
     base = zlib.crc32(name.encode()) % 1000
     return (torch.arange(shape.numel(), dtype=torch.float64) % 65_536 + base).reshape(shape).to(dtype)
 
@@ -223,7 +223,7 @@ def load(kind: str, store: S3Store, key: str) -> LoadReport:
 
 
 def main(place: tuple[int, int, int], body: str, args: dict[str, Any], results: Any) -> None:
-    """Body of a rank process: run the function ``body`` of this module, or ``module:function``; tell what came out.
+    """Body of a rank process: run the function ``body`` of this module, or ``module:function``; send its result.
 
     ``place`` is (rank, world size, port of the rendezvous).
     """

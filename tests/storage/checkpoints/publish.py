@@ -27,7 +27,7 @@ def publish(folder: Path, step: int, out: Path) -> Path:
 
 
 def stock_load(directory: Path) -> dict[str, Any]:
-    """What stock torch reads from ``directory``, in a process that never imports holdfast."""
+    """The state that stock torch reads from ``directory``, in a process that never imports holdfast."""
     result = directory.parent / f"{directory.name}.pt"
     script = Path(__file__).with_name("stock_load.py")
     done = subprocess.run(

@@ -125,7 +125,7 @@ def build(layout: str) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def value_of(name: str) -> str:
-    """The name that tells the values of a tensor: tied ones have the same."""
+    """The name that the values of a tensor encode: tied ones have the same."""
     return name.replace("head.weight", "tokens.weight")
 
 
@@ -137,7 +137,7 @@ def _path(folder: Path, layout: str) -> Path:
 
 
 def save(layout: str, folder: Path) -> None:
-    """Make a shard file per rank, of values that tell their name and place. Collective."""
+    """Make a shard file per rank, of values that encode their name and place. Collective."""
     model, flat = build(layout)
     for name, each in flat.items():
         fill(value_of(name), each)
@@ -229,7 +229,7 @@ def unchecked(folder: Path, saved: str, loaded: str) -> int:
 
 
 def errors(folder: Path, spoils: list[str]) -> dict[str, tuple[str, str, bool]]:
-    """What a rank raises when rank 2's shard or state is spoilt, and whether it left its tensors as they were."""
+    """The error of a rank when rank 2's shard or state is spoilt, and whether it left its tensors as they were."""
     return {spoil: _error(folder / spoil, spoil) for spoil in spoils}
 
 
@@ -308,7 +308,7 @@ def other_size(folder: Path, pairs: list[tuple[str, str]], saved_by: int) -> lis
 def recovered(
     folder: Path, layout: str, store: dict[str, str], key: str, lost: list[int], *, extra: bool = False
 ) -> tuple[str, str, dict[str, Any]]:
-    """Recover FSDP's step under a layout; ranks that lost their shard are told to read S3 alone.
+    """Recover FSDP's step under a layout; ranks that lost their shard read S3 alone.
 
     ``extra``: the model has a parameter more. The error, or what it cost and whether the own shard gave all.
     """

@@ -111,7 +111,7 @@ def test_another_world_size_loads_it(
 def test_flat_shards_load_at_another_world_size(
     size: int, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:
-    """What ranges of four ranks were, other ranges are, or whole and sharded tensors; and the other way round."""
+    """Ranges of four ranks become other ranges, or whole and sharded tensors; and the other way round."""
     pairs = [(saved["flat"].key, kind) for kind in ("flat", "ddp", "fsdp")]
     pairs += [(saved[name].key, "flat") for name in ("ddp", "tp_fsdp", "pp")]
     within_bounds(ranks(size, "load_all", pairs=pairs, store=bucket))

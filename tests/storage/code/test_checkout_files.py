@@ -1,4 +1,4 @@
-"""What a script made of its checkout's files may have no end, or block who opens it: its kind and size show it."""
+"""Files that a script made in its checkout may have no end, or block an open: their kind and size show it."""
 
 from __future__ import annotations
 

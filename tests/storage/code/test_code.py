@@ -184,7 +184,7 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_broken_checkout_is_seen_and_made_anew(objects: ObjectStore, tmp_path: Path, harm: str) -> None:
+def test_a_broken_checkout_is_seen_and_made_again(objects: ObjectStore, tmp_path: Path, harm: str) -> None:
     """Whatever a power cut or a hand did to it."""
     root = write(tmp_path / "code", train_py="print('A')", lib__a_py="y")
     (root / "run.sh").write_text("#!/bin/sh")

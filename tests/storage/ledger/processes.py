@@ -1,4 +1,4 @@
-"""What other processes do to a ledger in the concurrency tests; runs in them."""
+"""Acts of other processes on a ledger in the concurrency tests; runs in them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def everything(ledger: Ledger, number: int) -> float:
 
 
 def hang_in_a_transaction(url: str, ready: Connection) -> None:
-    """Changes a job's epoch, says so, and never commits."""
+    """Change a job's epoch, report it, and never commit."""
     ledger = Ledger(url)
     with ledger._write() as session:
         session.execute(update(JobRow).values(epoch=99))

@@ -9,7 +9,7 @@ from holdfast.storage.ledger import Ledger
 
 
 def test_what_people_do_is_there_before_and_after(ledger: Ledger, clock: FakeClock) -> None:
-    """Who, when and why before the act; what came of it after; newest first."""
+    """Person, time and reason before the act; its outcome after; newest first."""
     first = ledger.note_by_hand("evict", "m0", by="ada", via="page", reason="smoke")
     assert (first.state, first.outcome, first.done_at) == (ActionState.INTENT, "", None)
     clock.advance(5.0)

@@ -1,4 +1,4 @@
-"""Many processes at one ledger: nobody waits long, nobody fails, exactly one wins."""
+"""Many processes at one ledger: none waits long, none fails, exactly one wins."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_new_epoch_ends_those_before_it(ledger: Ledger) -> None:
 
 
 def test_the_furthest_step_counts_over_all_epochs_of_a_submission(ledger: Ledger) -> None:
-    """A job submitted anew under the same name starts its own count."""
+    """A job submitted again under the same name starts its own count."""
     running_job(ledger)
     assert ledger.max_step("gpt") == 0
     for epoch, start, last in ((1, 0, 50), (2, 40, 45)):
@@ -149,7 +149,7 @@ def test_states_of_an_earlier_submission_are_not_suspect(ledger: Ledger) -> None
 
 
 def test_an_upload_that_ends_after_the_marking_is_suspect_too(ledger: Ledger) -> None:
-    """The same step made anew by a later epoch is not."""
+    """The same step made again by a later epoch is not."""
     running_job(ledger)
     ledger.next_epoch("gpt")
     ledger.mark_suspect("gpt", 20, "NaN at 19")
@@ -245,7 +245,7 @@ def test_evictions_in_flight_of_other_incidents_count(ledger: Ledger, clock: Fak
 def test_steps_that_a_job_passes_over_are_its_own_and_end_with_its_submission(
     ledger: Ledger, clock: FakeClock
 ) -> None:
-    """Only what was done counts; a job submitted anew reads all of its data."""
+    """Only completed rows count; a job submitted again reads all of its data."""
     running_job(ledger)
     assert ledger.skipped_steps("gpt") == ()
     fault = incident(ledger, IncidentClass.JOB_CRASH)

@@ -15,7 +15,7 @@ RECOVERED = IncidentState.RECOVERED
 
 
 def test_incidents_are_numbered_per_job(ledger: Ledger) -> None:
-    """Each with what the classification said, and the alerts it came from."""
+    """Each with the answer of the classification, and the alerts it came from."""
     running_job(ledger)
     running_job(ledger, "bert")
     first = incident(ledger)
@@ -120,7 +120,7 @@ def test_a_closed_incident_takes_nothing_more(ledger: Ledger) -> None:
 
 
 def test_only_one_reconciler_starts_the_next_attempt(ledger: Ledger) -> None:
-    """The slower one is told that its knowledge is old."""
+    """The slower one gets an error for its old knowledge."""
     running_job(ledger)
     opened = incident(ledger)
     assert ledger.next_attempt(opened.id, 1).attempt == 2

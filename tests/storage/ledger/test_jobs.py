@@ -20,7 +20,7 @@ def test_a_submitted_job_waits_for_its_launch(ledger: Ledger, clock: FakeClock) 
 
 
 def test_a_job_that_has_not_ended_is_not_replaced(ledger: Ledger) -> None:
-    """The refusal names the state and says what to do."""
+    """The refusal names the state and the remedy."""
     running_job(ledger)
     with pytest.raises(RefusedError, match=r"'gpt' is running.*holdfast stop gpt"):
         ledger.add_job(spec(), "v2")

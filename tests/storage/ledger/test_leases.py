@@ -1,4 +1,4 @@
-"""One playbook acts on a job, one gateway leads: whoever asks, from whatever process."""
+"""One playbook acts on a job, one gateway leads, whichever process asks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def expire(ledger: Ledger) -> None:
 
 
 def test_a_second_run_of_the_same_attempt_is_refused(gpt: Ledger) -> None:
-    """And told who acts."""
+    """With the holder's name in the error."""
     taken = gpt.take_job("gpt-1", 1, "run-a", "a", 60)
     assert (taken.job, taken.holder, taken.live) == ("gpt", "a", True)
     with pytest.raises(RefusedError, match=r"run run-a of gpt-1 \(attempt 1, a\) acts on it"):
@@ -48,7 +48,7 @@ def test_a_run_that_renews_no_more_loses_it(gpt: Ledger) -> None:
     lease = gpt.job_lease("gpt")
     assert lease is not None
     assert not lease.live
-    gpt.begin("gpt-1", 1, "pause", "pause", {}, holder="a")  # nobody took it: still its own
+    gpt.begin("gpt-1", 1, "pause", "pause", {}, holder="a")  # no other took it: still its own
     gpt.take_job("gpt-1", 1, "run-b", "b", 60)
     with pytest.raises(StaleError, match=r"a may not act on it any more, run run-b \(b\) does"):
         gpt.begin("gpt-1", 1, "evict:m0", "evict", {}, holder="a")
@@ -78,7 +78,7 @@ WRITES: dict[str, Callable[[Ledger], object]] = {
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_run_that_was_asleep_writes_nothing(gpt: Ledger, write: str) -> None:
-    """What it began before another run took over is refused whole; the other one's writes are not."""
+    """Writes that it began before another run took over are refused whole; the other one's are not."""
     gpt.take_job("gpt-1", 1, "run-a", "a", 60)
     asleep = gpt.holding("gpt-1", "gpt", "a")
     asleep.set_job("gpt", state=JobState.RECOVERING)
@@ -120,7 +120,7 @@ def test_the_lease_of_a_closed_incident_holds_no_one_up(gpt: Ledger) -> None:
 
 
 def test_one_gateway_leads(ledger: Ledger, clock: FakeClock) -> None:
-    """Until it resigns, or gave no sign of life since another saw it; the token tells every change."""
+    """Until it resigns, or gave no sign of life since another saw it; the token shows every change."""
     assert ledger.lead("g1", "http://g1").holder == "g1"
     assert ledger.lead("g2", "http://g2").url == "http://g1"
     ledger.resign("g2")

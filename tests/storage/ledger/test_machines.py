@@ -20,7 +20,7 @@ def test_new_and_provisioned_machines_become_standbys(ledger: Ledger) -> None:
 
 
 def test_a_restarted_agent_of_an_active_machine_is_noticed(ledger: Ledger) -> None:
-    """The machine stays with its job; the incarnation before tells that its ranks are lost."""
+    """The machine stays with its job; the incarnation before shows that its ranks are lost."""
     register(ledger, "m0", "old")
     ledger.claim_standbys("gpt", 1)
     after, before = register(ledger, "m0", "new")
@@ -57,7 +57,7 @@ def test_a_machine_that_was_gone_may_come_back(ledger: Ledger) -> None:
 
 
 def test_only_the_machine_that_was_found_dead_is_gone(ledger: Ledger) -> None:
-    """Whoever looked may have been asleep since: another life, another job or an eviction is left as it is."""
+    """The process that looked may have slept: another incarnation, another job or an eviction is left as it is."""
     register(ledger, "m0", "old")
     ledger.claim_standbys("gpt", 1)
     assert not ledger.lose("m0", "other", "gpt", "dead")
@@ -182,7 +182,7 @@ def test_a_removed_machine_is_forgotten(ledger: Ledger) -> None:
 
 
 def test_only_what_was_withdrawn_is_forgotten_as_retired(ledger: Ledger) -> None:
-    """Who retires a machine may have slept: the one of that name may be another, or serve a job."""
+    """The process that retires a machine may have slept: the one of that name may be another, or serve a job."""
     register(ledger, "m0")
     life = ledger.machine("m0").incarnation
     assert not ledger.remove_retired("m0", life)
@@ -253,7 +253,7 @@ def test_a_release_that_failed_is_undone_unless_the_machine_came(ledger: Ledger)
 
 
 def test_a_machine_of_a_roles_own_is_its_jobs_until_it_leaves_it(ledger: Ledger) -> None:
-    """However it leaves: whoever has it next does not find it in a role."""
+    """However it leaves: its next job does not find it in a role."""
     for number in range(5):
         register(ledger, f"m{number}")
     running_job(ledger)

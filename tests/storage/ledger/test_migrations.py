@@ -97,7 +97,7 @@ def test_the_newest_migration_is_the_one_that_the_models_name() -> None:
 
 @pytest.mark.parametrize("missing", [frozenset(), frozenset({"pool_groups", "by_hand"})])
 def test_a_ledger_of_before_migrations_is_taken_up(url: str, engine: Engine, missing: frozenset[str]) -> None:
-    """What is in it stays, tables that it lacks are made, and the schema is the same as of a new one."""
+    """Its rows stay, missing tables are made, and the schema is the same as of a new one."""
     before_migrations(engine, missing)
     ledger = Ledger(url)
     with pytest.raises(SettingsError, match=r"schema of before migrations.*`holdfast ledger upgrade`"):
@@ -172,7 +172,7 @@ def _with_names(engine: Engine, names: Sequence[str]) -> None:
 
 
 def test_incidents_of_before_migrations_are_taken_up(url: str, engine: Engine) -> None:
-    """With what refers to them, also where a migration makes their table anew; on SQLite it is checked as before."""
+    """With the rows that refer to them, also where a migration makes their table again; on SQLite this is checked."""
     before_migrations(engine)
     _with_names(engine, ["good"])
     ledger = Ledger(url)
@@ -188,7 +188,7 @@ def test_incidents_of_before_migrations_are_taken_up(url: str, engine: Engine) -
 
 
 def test_names_that_are_refused_today_hide_no_others(url: str, engine: Engine) -> None:
-    """What has one is shown under another name, stopped or gone; the rest is as it was; what it was called is noted."""
+    """An entry with such a name gets another, stopped or gone; the rest is as it was; its old name is noted."""
     before_migrations(engine)
     _with_names(engine, HOSTILE)
     ledger = Ledger(url)

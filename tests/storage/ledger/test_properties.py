@@ -33,7 +33,7 @@ def _ledger() -> Ledger:
 @given(POOL_CALLS)
 @settings(max_examples=40)
 def test_a_machine_has_one_owner_at_a_time(calls: list[tuple[str, str | int]]) -> None:
-    """Claims give standbys only, all or none, and never one that is somebody's or cordoned."""
+    """Claims give standbys only, all or none, and never one that has an owner or is cordoned."""
     ledger, standing_by = _ledger(), set[str]()
     known = set[str]()
     for number, (call, value) in enumerate(calls):

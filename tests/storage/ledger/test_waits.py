@@ -62,7 +62,7 @@ def test_an_incident_is_taken_up_again_once(ledger: Ledger, clock: FakeClock) ->
         ledger.take_up(opened.id, "twice")
 
 
-@pytest.mark.parametrize("how", ["resumed", "stopped", "submitted anew", "another incident"])
+@pytest.mark.parametrize("how", ["resumed", "stopped", "submitted again", "another incident"])
 def test_what_a_person_took_over_is_not_taken_up(ledger: Ledger, clock: FakeClock, how: str) -> None:
     """Nothing is changed then."""
     opened = waiting(ledger, clock)
@@ -72,7 +72,7 @@ def test_what_a_person_took_over_is_not_taken_up(ledger: Ledger, clock: FakeCloc
         ledger.set_job("gpt", state=JobState.RUNNING)
     elif how == "stopped":
         ledger.set_job("gpt", state=JobState.STOPPED)
-    elif how == "submitted anew":
+    elif how == "submitted again":
         ledger.add_job(spec(), "v2")
         ledger.set_job("gpt", state=JobState.FAILED)
     else:

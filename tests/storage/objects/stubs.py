@@ -132,7 +132,7 @@ class _CachedHandler(_Quiet):
 
 
 class Torn(_Server):
-    """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
+    """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as in ``cuts``."""
 
     def __init__(self, content: bytes, cuts: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), _TornHandler)

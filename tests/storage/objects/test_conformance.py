@@ -1,4 +1,4 @@
-"""What every object store must do, against independent implementations of S3, and what S3 must do besides."""
+"""Requirements of every object store, against independent implementations of S3, and further ones of S3."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.storage.conftest import MakeStore
 class TestS3(StoreConformance):
     """As ``store``, the fixture of the storage tests."""
 
-    no_bucket = r"has no bucket 'nobody-made-me': create it, or point HOLDFAST"
+    no_bucket = r"has no bucket 'not-created': create it, or point HOLDFAST"
 
     @pytest.fixture
     def nowhere(self, make_store: MakeStore) -> S3Store:
-        return make_store(bucket="nobody-made-me")
+        return make_store(bucket="not-created")
 
     def test_a_missing_bucket_has_no_unfinished_uploads_either(self, nowhere: S3Store) -> None:
         """Some servers answer as if there were none."""

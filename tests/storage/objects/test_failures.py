@@ -171,7 +171,7 @@ def test_untrusted_certificate_is_named() -> None:
     ],
 )
 def test_a_page_in_place_of_the_store_is_no_answer(ask: Callable[[S3Store], object]) -> None:
-    """A proxy that wants a login: what was put was kept nowhere, and an empty list says nothing."""
+    """A proxy that wants a login: a put stored nothing, and an empty list is no evidence."""
     with (
         served(Page()) as server,
         pytest.raises(UnavailableError, match="is no S3"),

@@ -1,4 +1,4 @@
-"""The compact metadata says what the stock one says, of every layout; and to a rank no more than it asks for."""
+"""The compact metadata has the content of the stock one, of every layout; and gives a rank no more than it asks for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RANKS = 12
 
 
 def stock(table: Table) -> Metadata:
-    """What stock torch reads."""
+    """The metadata that stock torch reads."""
     out = io.BytesIO()
     metadata_pickle.write(table, "1.1", out)
     return load_metadata(out.getvalue())
@@ -57,7 +57,7 @@ def opened(table: Table, fallback: Callable[[], Metadata] | None = None) -> Comp
 
 
 def all_of(metadata: Metadata) -> dict[str, Any]:
-    """All that metadata says, whatever the order of its boxes."""
+    """The content of metadata, whatever the order of its boxes."""
     return {
         "names": {
             name: (each.size, each.properties, sorted((box.offsets, box.sizes) for box in each.chunks))
@@ -118,7 +118,7 @@ def cuts(draw: st.DrawFn) -> Table:
 
 
 class Held(torch.Tensor):
-    """Some boxes of a tensor, as distributed tensors tell them."""
+    """Some boxes of a tensor, as distributed tensors report them."""
 
     boxes: list[Any]
 
@@ -283,7 +283,7 @@ def test_a_truncated_file_is_refused(nbytes: int) -> None:
 
 
 def test_a_damaged_block_leaves_the_stock_form() -> None:
-    """What a rank reads beyond the head is checked as well."""
+    """Blocks that a rank reads beyond the head are checked as well."""
     table = sharded(16, 3)
     data, known = boxes.pack(table, "1.1"), stock(table)
     metadata = CompactMetadata(

@@ -87,7 +87,7 @@ def test_stock_torch_saves_and_loads_it(tmp_path: Path) -> None:
 
 
 def test_bad_ranges_are_refused() -> None:
-    """What is not a range of the tensor, or not flat, is said so."""
+    """The error states that it is not a range of the tensor, or not flat."""
     with pytest.raises(CheckpointError, match=r"elements 3 to 7 of a tensor of shape \[2, 3\]"):
         FlatShard(torch.zeros(4), (2, 3), 3)
     with pytest.raises(CheckpointError, match="one-dimensional"):

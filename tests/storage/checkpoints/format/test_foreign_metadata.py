@@ -53,7 +53,7 @@ def test_metadata_of_stock_torch_is_read(tmp_path: Path) -> None:
 
 
 def sharded() -> Metadata:
-    """What several ranks save, with all that metadata may hold."""
+    """A save by several ranks, with all that metadata may hold."""
     size, half = torch.Size([4, 2]), torch.Size([2, 2])
     held = TensorStorageMetadata(
         TensorProperties(torch.bfloat16),

@@ -42,7 +42,7 @@ def test_what_a_dataclass_computes_once_is_computed_again() -> None:
 
 
 def test_a_generic_dataclass_is_saved_however_it_was_made() -> None:
-    """What typing notes in one that was made by an alias could not be saved, and is no state."""
+    """The attribute that typing adds to one that was made by an alias could not be saved, and is no state."""
     value = Boxed[int](3)
     assert "__orig_class__" in vars(value)
     again = decode(_node({"it": value}), {})["it"]

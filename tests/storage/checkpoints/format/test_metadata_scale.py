@@ -1,4 +1,4 @@
-"""What one rank of a large job spends on metadata, in a process of its own."""
+"""The cost of metadata for one rank of a large job, in a process of its own."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _stock(value: bytes) -> bytes:
 @_SETTINGS
 @given(value=mixed, most_plain=st.sampled_from([3, 512]))
 def test_whole_and_by_parts_are_the_same(value: Any, most_plain: int) -> None:
-    """What comes back, and the names for stock torch, are those of a tree with a node for each container."""
+    """The restored value, and the names for stock torch, are those of a tree with a node for each container."""
     whole, parts = _encoder(most_plain=most_plain), _encoder(whole=False, most_plain=most_plain)
     one, other = whole.part("x", value), parts.part("x", value)
     assert not difference(value, _back(one))

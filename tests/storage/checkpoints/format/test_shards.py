@@ -112,7 +112,7 @@ def test_a_gpu_without_memory_is_no_fault_of_the_checkpoint(tmp_path: Path) -> N
 
 
 def test_a_key_that_was_not_saved_is_named(tmp_path: Path) -> None:
-    """A state that does not fit says which key is missing."""
+    """The error of a state that does not fit names the missing key."""
     path = save(writer(tmp_path, state()), state(), 4)
     with pytest.raises(CheckpointError, match="extra"):
         reader.load(path, into(state() | {"extra": torch.zeros(2)}))

@@ -1,4 +1,4 @@
-"""Each box is saved once, by one of its holders, and nobody saves much more than others."""
+"""Each box is saved once, by one of its holders, and no rank saves much more than others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loads(items: Items, pieces: Pieces, ranks: int) -> np.ndarray:
 @settings(max_examples=200)
 @given(states(), st.sampled_from([1, 1 << 20]))
 def test_every_row_is_saved_once_by_a_holder(made: tuple[list[Held], np.ndarray], smallest: int) -> None:
-    """The parts of each box follow one another without gap or overlap; nobody saves what it does not hold."""
+    """The parts of each box follow one another without gap or overlap; no rank saves what it does not hold."""
     held, machines = made
     items = items_of(held)
     with mock.patch.object(sharing, "SMALLEST_PIECE_BYTES", smallest):
@@ -66,7 +66,7 @@ def test_every_row_is_saved_once_by_a_holder(made: tuple[list[Held], np.ndarray]
 @settings(max_examples=200)
 @given(states())
 def test_replicas_are_spread_evenly(made: tuple[list[Held], np.ndarray]) -> None:
-    """What all ranks hold: no two ranks differ by more than one piece, so neither do machines of equal size much."""
+    """Boxes of all ranks: no two ranks differ by more than one piece, so neither do machines of equal size much."""
     held, machines = made
     everyone = frozenset(range(len(machines)))
     items = items_of([(name, rows, width, everyone) for name, rows, width, _ in held])
@@ -101,7 +101,7 @@ def test_what_others_hold_alone_counts() -> None:
 
 @pytest.mark.parametrize("broken", ["_mix"])
 def test_hashes_that_collide_change_nothing(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    """Boxes and holder sets are told apart by more than their hashes."""
+    """Boxes and holder sets are compared by more than their hashes."""
     monkeypatch.setattr(sharing, broken, lambda value: value * np.uint64(0) + np.uint64(1))
     held: list[Held] = [(name, 2, 10, frozenset({name % 3, (name + 1) % 3})) for name in range(9)]
     items = items_of(held)

@@ -1,4 +1,4 @@
-"""Objects of a checkpoint that ask for more memory or time than their size explains, or that nobody wrote."""
+"""Objects of a checkpoint that ask for more memory or time than their size explains, or that no save wrote."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ for name, content in contents.items():
     began = time.process_time()
     try:
         load_object(io.BytesIO(content), "x")
-        told = "read"
+        outcome = "read"
     except CheckpointError as error:
-        told = "refused " + str(error)[:300].replace(chr(10), " ")
+        outcome = "refused " + str(error)[:300].replace(chr(10), " ")
     except BaseException as error:
-        told = "raises " + type(error).__name__ + " " + str(error)[:200].replace(chr(10), " ")
-    if "memory" in told and "more memory than" not in told:
-        told = "raises " + told
+        outcome = "raises " + type(error).__name__ + " " + str(error)[:200].replace(chr(10), " ")
+    if "memory" in outcome and "more memory than" not in outcome:
+        outcome = "raises " + outcome
     took = time.process_time() - began
     if took > {LONGEST_S}:
-        told = f"raises nothing in {{took:.1f}} s"
-    print(name, told, sep=": ", flush=True)
+        outcome = f"raises nothing in {{took:.1f}} s"
+    print(name, outcome, sep=": ", flush=True)
 """
 HEAD = dump_object(None).removesuffix(pickle.dumps(None, 2) + pickle.dumps([], 2))
 TAIL = pickle.dumps([], 2)
@@ -203,7 +203,7 @@ def _kinds() -> Mapping[str, Any]:
 
 
 def readable() -> dict[str, bytes]:
-    """What torch reads by itself, or with our names, of all kinds of values in the documentation, in both formats."""
+    """Values that torch reads by itself, or with our names, of all kinds in the documentation, in both formats."""
     found = {}
     for name, at in _kinds().items():
         for form, write in (("stream", dump_object), ("zip", zipped)):

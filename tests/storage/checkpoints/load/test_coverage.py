@@ -1,4 +1,4 @@
-"""What is read is held against what is wanted: nothing is left as it was, nothing saved is dropped."""
+"""Compare the parts read with the parts wanted: nothing is left as it was, nothing saved is dropped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ boxes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=2, ma
 def test_missing_elements_are_counted_exactly(
     held: list[list[tuple[int, int]]], box: list[tuple[int, int]]
 ) -> None:
-    """For any boxes that are read, overlapping ones too, as painting the elements one by one says."""
+    """For any boxes that are read, overlapping ones too, with the count from painting the elements one by one."""
     chunks = [chunk(*zip(*each, strict=True)) for each in held]
     target = chunk(*zip(*box, strict=True))
     items = create_read_items_for_chunk_list("w", saved((9, 9), chunks), [target])
@@ -136,7 +136,7 @@ def test_another_size_is_an_error_of_its_own() -> None:
 
 
 def test_a_tensor_does_not_go_into_an_object() -> None:
-    """What was saved as a tensor and is none now is named."""
+    """An entry that was saved as a tensor and is none now is named."""
     with pytest.raises(
         CheckpointError, match=r"w: it was saved as a tensor of size \[4\], the state has a NoneType"
     ):
@@ -183,7 +183,7 @@ def test_source_is_named() -> None:
 
 
 def test_what_no_rank_asks_for_is_named() -> None:
-    """What other ranks alone have does not count: whole names, dotted ones, or any beginning."""
+    """Names of other ranks alone do not count: whole names, dotted ones, or any beginning."""
     names = ["model.a", "model.b", "rng/1.torch", "rng/10.torch", "structure/3", "own/2/x"]
     assert unconsumed(names, ["model.a"], ["rng/1", "structure/3", "own/2/"]) == ["model.b", "rng/10.torch"]
     assert unconsumed(names[:1], ["model.a", "model.z"]) == []

@@ -1,4 +1,4 @@
-"""What ranks send one another is known to those of the release before."""
+"""Messages between ranks are known to those of the release before."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_without_the_check_elements_stay_as_they_were(results: dict[str, list[An
 
 
 def test_what_one_rank_meets_is_refused_by_all(results: dict[str, list[Any]]) -> None:
-    """No rank waits for the others, all say why, and nobody's tensors were touched."""
+    """No rank waits for the others, all report why, and no rank's tensors were touched."""
     for spoil, (kind, words) in SPOILT.items():
         raised = [each[spoil] for each in results["errors"]]
         assert [name for name, _, _ in raised] == [kind] * 4, raised

@@ -78,7 +78,7 @@ def shard(folder: Path, values: dict[str, Any]) -> Path:
 
 
 class Inside:
-    """A shard file that is damaged in meaning: what it says of itself stays right, its digest too."""
+    """A shard file that is damaged in meaning: its description of itself stays right, its digest too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -177,7 +177,7 @@ def beyond(inside: Inside) -> None:
 
 
 def elsewhere(inside: Inside) -> None:
-    """The data is said to begin four bytes late: within the item, and not the tensor's."""
+    """Make the data begin four bytes late, by its entry: within the item, and not the tensor's."""
     places, which = inside.metadata.storage_data, index(WEIGHT, (0, 0))
     places[which] = replace(places[which], data_at=places[which].data_at + 4)
 
@@ -269,7 +269,7 @@ def test_a_class_of_the_script_is_not_tested_and_no_failure(tmp_path: Path) -> N
 
 
 def test_a_class_that_the_script_does_not_allow_fails(tmp_path: Path) -> None:
-    """The script said which it allows, and its own restore would refuse this one."""
+    """The script listed the classes it allows, and its own restore would refuse this one."""
     path = shard(tmp_path, {"loader": {"position": OfTheScript()}})
     assert "not trusted" in problems(prove(path, ["another.Class"]))[OBJECT]
 

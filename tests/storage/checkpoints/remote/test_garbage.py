@@ -139,7 +139,7 @@ def test_checkpoints_go_where_unfinished_uploads_cannot_be_listed(
 
 
 def test_what_a_kept_checkpoint_refers_to_stays(store: S3Store) -> None:
-    """Until nobody refers to it any more."""
+    """Until no checkpoint refers to it any more."""
     first = complete(store, 10)
     frozen = object_key(first.key, "__0_1.distcp")
     for step in (20, 30):

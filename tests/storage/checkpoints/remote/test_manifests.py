@@ -74,7 +74,7 @@ def test_a_mark_made_by_hand_counts(objects: ObjectStore, content: bytes) -> Non
 def test_a_manifest_that_cannot_be_read_hides_no_other(
     objects: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and an error for whoever asks for it by name."""
+    """It is logged, and an error for a reader that asks for it by name."""
     upload(objects, 20)
     torn = upload(objects, 40, world_size="many")
     future = upload(objects, 60, format=2)

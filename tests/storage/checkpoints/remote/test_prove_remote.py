@@ -1,4 +1,4 @@
-"""A checkpoint in S3 is proven from end to end; what would not come back is told with its path, or its file."""
+"""A checkpoint in S3 is proven from end to end; a part that would not come back is reported with its path, or file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def problems(proof: Proof) -> dict[str, str]:
 
 
 def test_a_whole_checkpoint_is_proven(objects: S3Store, tmp_path: Path) -> None:
-    """All but what only the script can load, which is told."""
+    """All but what only the script can load, which is reported."""
     proof = prove_remote(objects, stored(objects, tmp_path / "c").key)
     assert proof.ok, proof
     assert [each.path for each in proof.untested] == ["loader.own"]

@@ -89,7 +89,7 @@ def rank(tmp_path: Path) -> Rank:
 
 
 def loads(store: S3Store, checkpoint: RemoteCheckpoint, folder: Path, step: int) -> None:
-    """What lies in the store is, downloaded, a stock checkpoint with the values of ``step``."""
+    """Check that the checkpoint in the store, downloaded, is a stock one with the values of ``step``."""
     export.to_directory(store, checkpoint.key, folder)
     into = state(0)
     with warnings.catch_warnings():
@@ -140,7 +140,7 @@ def test_block_digests_are_there_for_referred_files_too(store: S3Store, rank: Ra
 
 
 def test_a_reference_that_is_gone_is_uploaded_again(store: S3Store, rank: Rank, tmp_path: Path) -> None:
-    """Somebody cleaned up by hand: the next checkpoint is whole."""
+    """A person cleaned up by hand: the next checkpoint is whole."""
     _, one = rank.publish(store, 10)
     for found in store.list(one.key):
         if found.key.endswith(".distcp"):
@@ -151,7 +151,7 @@ def test_a_reference_that_is_gone_is_uploaded_again(store: S3Store, rank: Rank, 
 
 
 def test_only_complete_checkpoints_are_referred_to(store: S3Store, rank: Rank) -> None:
-    """What has no manifest may be collected as garbage any time."""
+    """A checkpoint without a manifest may be collected as garbage any time."""
     rank.put(store, 10)
     assert rank.put(store, 20).sent_nbytes == rank.put(store, 30).nbytes
 

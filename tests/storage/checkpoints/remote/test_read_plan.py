@@ -1,4 +1,4 @@
-"""Who reads which bytes of a checkpoint in S3."""
+"""The assignment of a checkpoint's bytes in S3 to the ranks that read them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_needed_byte_is_read_once_by_one_who_needs_it(ranges: list[tuple[i
     assert needed <= read.keys()
     for rank, file, start, end in ranges:
         assert all(rank in read[file, byte] for byte in range(start, end))
-    # No block is read that nobody needs.
+    # No block is read that no rank needs.
     assert {(f, b // BLOCKS[f]) for f, b in read} == {(f, b // BLOCKS[f]) for f, b in needed}
 
 

@@ -79,7 +79,7 @@ def flip(store: S3Store, key: str, at: int) -> None:
 
 
 def test_every_kind_of_value_comes_back(objects: S3Store, saved: RemoteCheckpoint) -> None:
-    """Tensors of all types and shapes, positions, random state; and it says what it cost."""
+    """Tensors of all types and shapes, positions, random state; and it reports its cost."""
     source = RemoteReader(objects, saved.key, job="gpt", step=4)
     assert same(reader.load_remote(source, into(state())), state(7))
     assert source.report is not None
@@ -95,7 +95,7 @@ def test_stock_load_takes_the_reader(objects: S3Store, saved: RemoteCheckpoint) 
 
 
 def test_a_part_of_the_state_reads_a_part_of_the_bytes(objects: S3Store, saved: RemoteCheckpoint) -> None:
-    """Who needs only small tensors does not download the large one."""
+    """A reader of small tensors alone does not download the large one."""
     source = RemoteReader(objects, saved.key)
     loaded = reader.load_remote(
         source, into({"loader": {"position": 0}, "model": {"half": torch.zeros(3).bfloat16()}})
@@ -270,6 +270,6 @@ def test_objects_that_could_run_code_are_refused(objects: S3Store, tmp_path: Pat
 
 
 def test_a_key_that_was_not_saved_is_named(objects: S3Store, saved: RemoteCheckpoint) -> None:
-    """A state that does not fit says which key is missing."""
+    """The error of a state that does not fit names the missing key."""
     with pytest.raises(CheckpointError, match="extra"):
         reader.load_remote(RemoteReader(objects, saved.key), into({"extra": torch.zeros(2)}))

@@ -162,7 +162,7 @@ publish.finish(store, key=key, job="toy", step=20, epoch=1, world_size=1, metada
 def test_killed_at_every_step_there_is_no_torn_checkpoint(
     direct: S3Store, broken: Proxy, tmp_path: Path, step: str
 ) -> None:
-    """SIGKILL in the middle of each request: without the manifest nothing counts, and the next upload mends it."""
+    """SIGKILL in the middle of each request: without the manifest nothing counts, and the next upload completes it."""
     path = shard(tmp_path)
     at = [broken.endpoint, direct.bucket, ACCESS_KEY, SECRET_KEY]
     command = [sys.executable, "-c", UPLOADER, *at, str(path), KEY]
@@ -178,7 +178,7 @@ def test_killed_at_every_step_there_is_no_torn_checkpoint(
     with pytest.raises(CheckpointError, match="no manifest"):
         manifests.read_manifest(direct, KEY)
     assert_recovers(direct, direct, path, broken)
-    # What the killed one left is found by whoever tidies up.
+    # What the killed one left is found by the garbage collection.
     for upload in direct.unfinished("toy/"):
         direct.abort(upload)
     assert direct.unfinished("") == ()

@@ -52,14 +52,14 @@ def flip(path: Path, offset: int) -> None:
 
 
 def test_a_committed_shard_is_found_and_verified(tmp_path: Path) -> None:
-    """What was committed is what the inventory lists."""
+    """The inventory lists exactly the committed shards."""
     path = write(tmp_path, 7)
     assert buffers.verify(path).step == 7
     assert [(found, each.step) for found, each in buffers.inventory(tmp_path)] == [(path, 7)]
 
 
 def test_a_shard_being_written_is_no_shard(tmp_path: Path) -> None:
-    """From begin to commit nobody may use the content."""
+    """From begin to commit no reader may use the content."""
     path = write(tmp_path, 7)
     with slot_files.create(path, SIZE) as buf:
         buffers.begin(buf)
@@ -79,7 +79,7 @@ def test_a_flipped_bit_is_refused_by_rank_and_step(tmp_path: Path, offset: int) 
 
 @pytest.mark.parametrize("offset", [0, 9, 17, 25, 60, 200])
 def test_a_damaged_header_is_refused(tmp_path: Path, offset: int) -> None:
-    """A bit that changed in the header makes the shard incomplete, whatever it says."""
+    """A bit that changed in the header makes the shard incomplete, whatever its fields are."""
     path = write(tmp_path, 7)
     flip(path, offset)
     with pytest.raises(CheckpointError, match="rank 3"):
@@ -119,7 +119,7 @@ def test_discard_newer_keeps_the_common_step(tmp_path: Path) -> None:
 
 
 def test_another_size_replaces_the_file(tmp_path: Path) -> None:
-    """Whoever has the old file mapped keeps its bytes: a shrunk mapping would be a SIGBUS."""
+    """A process that has the old file mapped keeps its bytes: a shrunk mapping would be a SIGBUS."""
     path = write(tmp_path, 7)
     with path.open("rb") as old:
         slot_files.create(path, SIZE * 2).close()
@@ -208,7 +208,7 @@ def test_only_what_is_there_is_lent(tmp_path: Path) -> None:
 def test_a_header_whose_parts_do_not_lie_in_the_file_describes_no_shard(
     tmp_path: Path, wrong: dict[str, int]
 ) -> None:
-    """Whoever plans by its sizes would ask for a terabyte, and the machine would be taken for full."""
+    """A plan by its sizes would ask for a terabyte, and the machine would be taken for full."""
     path = write(tmp_path, 7)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as buf:
         found = buffers.parse_header(buf)

@@ -45,7 +45,7 @@ Make = Callable[[Path], None]
 
 @odd
 def test_it_is_no_shard(tmp_path: Path, make: Make) -> None:
-    """Nor does anybody wait for one who writes into a pipe."""
+    """Nor does a reader wait for one who writes into a pipe."""
     make(buffers.shard_path(tmp_path, 3, "a"))
     assert buffers.read_header(buffers.shard_path(tmp_path, 3, "a")) is None
     assert buffers.inventory(tmp_path) == []

@@ -28,7 +28,7 @@ def test_what_fits_is_let_start(memory: Path) -> None:
     room.require(memory, 2 * MIB, 1, PAIRED)
     write_shard(memory, payload=bytes(3 * MIB))
     room.require(memory, 2 * MIB - 4096, 2, ALONE)
-    (memory / "other").write_bytes(bytes(MIB))  # of somebody else: it stays where it is
+    (memory / "other").write_bytes(bytes(MIB))  # of another program: it stays where it is
     with pytest.raises(CheckpointError, match=r"need 8\.0 MiB, there is room for 7\.0 MiB"):
         room.require(memory, 2 * MIB - 4096, 2, ALONE)
 
@@ -45,14 +45,14 @@ def test_too_little_is_refused_with_the_size_that_is_needed(memory: Path) -> Non
 
 
 def test_one_copy_on_the_peer_needs_less(memory: Path) -> None:
-    """What is refused with two of them fits with one, and the refusal says so."""
+    """A size that is refused with two copies fits with one, and the refusal states so."""
     with pytest.raises(CheckpointError, match="peer_buffers: 1"):
         room.require(memory, 5 * MIB // 2, 1, PAIRED)
     assert room.require(memory, 5 * MIB // 2, 1, Copies(own=2, peer=1)) == ""
 
 
 def test_a_peak_that_does_not_fit_is_a_warning(memory: Path) -> None:
-    """Training starts; what an upload takes beside the copies at rest is told in advance."""
+    """Training starts; the memory for an upload beside the copies at rest is reported in advance."""
     warning = room.require(memory, 2 * MIB, 1, Copies(own=2, peer=2, uploads=1))
     assert "8.0 MiB" in warning
     assert "10.0 MiB in all" in warning

@@ -63,7 +63,7 @@ def test_a_second_slot_is_taken_while_peers_are_late_and_given_up_after(tmp_path
 
 
 def test_a_lent_slot_is_not_written_and_no_other_is_taken(tmp_path: Path) -> None:
-    """The save is refused, and told apart from one that failed; with a successor at hand it goes there."""
+    """The save is refused, which is not counted as a failure; with a successor at hand it goes there."""
     rank = Rank(tmp_path)
     rank.start(1).run()
     (path, _), loan = *buffers.inventory(tmp_path), tmp_path / "lent" / "one"

@@ -49,7 +49,7 @@ def inode(path: Path) -> int:
 
 
 def test_a_slot_that_an_older_epoch_has_mapped_is_replaced(tmp_path: Path) -> None:
-    """What the older one writes goes nowhere; once it is gone the file is kept."""
+    """The older epoch's writes go nowhere; once it is gone the file is kept."""
     path = write(tmp_path, 7)
     with elsewhere(path, 1):
         before = inode(path)

@@ -39,7 +39,7 @@ def looked_at(path: Path, content: bytes, saves: tuple[bytes, ...]) -> bool:
         return False
     page = buffers.HEADER_BYTES
     wholes = [each for each in saves if buffers.parse_header(each[:page]) == header]
-    assert wholes, f"a header that nobody wrote: {header}"
+    assert wholes, f"a header that no save wrote: {header}"
     assert content[page:] == wholes[0][page:], f"a mixture was taken for step {header.step}"
     return True
 
@@ -92,7 +92,7 @@ def test_no_mixture_of_ranges_is_taken_for_a_save(
 
 
 def test_while_a_save_is_under_way_no_byte_of_it_is_a_shard(saves: tuple[bytes, bytes], path: Path) -> None:
-    """What a writer leaves that dies after any byte: the mark of its beginning is set, and nothing is taken."""
+    """A writer may die after any byte: the mark of its beginning is set, and nothing is taken."""
     first, second = saves
     path.write_bytes(first)
     with slot_files.create(path, len(first)) as buffer:
