@@ -1,4 +1,4 @@
-"""Fast tests first: what is broken at a desk should not wait for a whole site to start."""
+"""Order of tests, fast ones first: a plain mistake should show before a whole site is started."""
 
 from __future__ import annotations
 

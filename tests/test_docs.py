@@ -1,4 +1,4 @@
-"""Docs move with the code."""
+"""Documentation agrees with the code: links, names and generated parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rooms of the house: who imports whom, the links, the deployments, and what the wheel carries."""
+"""Rules of the packages: which imports which, the links, the deployments, and the contents of the wheel."""
 
 from __future__ import annotations
 

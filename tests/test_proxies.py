@@ -1,4 +1,4 @@
-"""Proxies of the environment: loopback is left out of them, and nothing else is."""
+"""Proxies of the environment are used for all addresses but loopback."""
 
 from __future__ import annotations
 

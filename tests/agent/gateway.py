@@ -1,4 +1,4 @@
-"""A gateway that writes down what agents say, on a thread of its own."""
+"""A gateway that records the agents' messages, on a thread of its own."""
 
 from __future__ import annotations
 

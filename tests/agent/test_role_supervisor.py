@@ -1,4 +1,4 @@
-"""Replicas that do not end, and plans that fail: a machine comes to what is planned for its roles all the same."""
+"""Replicas that do not end, and plans that fail: a machine still reaches the plan of its roles."""
 
 from __future__ import annotations
 

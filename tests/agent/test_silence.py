@@ -1,4 +1,4 @@
-"""Silence of a replica: counted from its first word on, and only while the host looks."""
+"""Silence of a replica: counted from its first report on, and only while its agent is awake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_long_start_is_no_silence() -> None:
 
 
 def test_each_word_counts_from_the_beginning_whatever_the_clock_says() -> None:
-    """The file's time steps back with the host's clock: another time than before is a word."""
+    """The file's time steps back with the host's clock: any change of its time counts as a sign of life."""
     silent = Silence(10.0)
     assert not any(silent.over(1000 - now // 8, float(now)) for now in range(100))
 

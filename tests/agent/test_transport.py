@@ -1,4 +1,4 @@
-"""Connections to many agents: each its own, and not too many; what goes wrong in httpx's words."""
+"""Connections to many agents: one for each, and not too many; failures are shown with httpx's own text."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_prune_lists_first_and_deletes_when_confirmed(cli: Cli, store: S3Store) 
 def test_prune_leaves_what_an_upload_under_way_may_refer_to(
     cli: Cli, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How often agents look for garbage says nothing of how long an upload takes."""
+    """How often agents look for garbage shows nothing of how long an upload takes."""
     monkeypatch.setenv("HOLDFAST_S3_TIDY_S", "0.001")
     torn = manifests.object_key(manifests.checkpoint_key("gpt", 12, 1), "__0_0.distcp")
     store.put(torn, b"of an upload under way")

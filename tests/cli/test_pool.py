@@ -1,4 +1,4 @@
-"""``holdfast pool``: as it is, and what if."""
+"""``holdfast pool``: the present pool, and estimates for other sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of commands is the commands; all commands speak JSON; exit statuses and completion."""
+"""The reference lists exactly the commands; all of them have JSON output; exit statuses and completion."""
 
 from __future__ import annotations
 

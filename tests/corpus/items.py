@@ -1,4 +1,4 @@
-"""Real material with its label: what it must be taken for, and whom it must not accuse."""
+"""Real logs and outputs, each with its label: the right class, and the machines that it must not accuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Around the demo: a control plane of its own, and nothing left running afterwards."""
+"""The demo's own control plane: started for it, and nothing left running afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows for the tests of the worker: they say what happened by writing into a file."""
+"""Flows for the tests of the worker: they report their acts in a file."""
 
 from __future__ import annotations
 

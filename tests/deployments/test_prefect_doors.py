@@ -1,4 +1,4 @@
-"""The embedded Prefect server, started as `holdfast up` does: a stranger gets nothing and can start nothing."""
+"""The embedded Prefect server, started as `holdfast up` does: a client without credentials can do nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor with real processes, and what it is made of."""
+"""The supervisor with real processes, and its parts."""
 
 from __future__ import annotations
 

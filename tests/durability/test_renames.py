@@ -1,4 +1,4 @@
-"""Renames: of what must survive by one module, and each of the others is one of those named here."""
+"""Renames: files that must survive are renamed by one module only; every other rename is listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Playbooks for what surrounds the job, asked for by a person; approvals; and checks of machines outside of jobs."""
+"""Playbooks for faults around the job, asked for by a person; approvals; and checks of machines outside of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of the examples with roles: whatever becomes of a server in the middle of one, it is only away."""
+"""Messages of the examples with roles: a server that dies in the middle of one counts as away."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def wrong_tensor_cores(part: CheckPart) -> CheckOutcome:
 
 
 async def test_wrong_tensor_cores_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which no product of plain cores meets, and most training does."""
+    """A defect that no product of plain cores meets, and most training does."""
     monkeypatch.setitem(CHECKS, Check.MATMUL, wrong_tensor_cores)
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.MATMUL, processes=1, timeout_s=60)
     with forking("torch") as fork:

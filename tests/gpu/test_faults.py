@@ -1,4 +1,4 @@
-"""Real faults of ranks on a real GPU, under a real agent: what is seen of each, and its verdict, written down first.
+"""Real faults of ranks on a real GPU, under a real agent: alerts and verdict of each, as written down beforehand.
 
 A CUDA context that such a fault breaks is the rank's own: its process ends with it.
 """

@@ -1,4 +1,4 @@
-"""Packets that a machine sends are really lost, where machines have networks of their own."""
+"""Packets of a machine are really lost, where machines have networks of their own."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ NAMED = {
 ALSO = {("JobSpec", "name"), ("Machine", "name"), ("Witness", "name"), ("Incident", "id"), ("Request", "id")}
 COUNTS = {("JobSpec", "machines"), ("Request", "machines"), ("RoleSpec", "machines")}
 OWN_WORDS = {("Action", "key")}
-"""A key that the playbook makes of its own words."""
+"""A key that the playbook makes itself."""
 
 HOSTILE = (
     "..",

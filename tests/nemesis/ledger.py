@@ -1,4 +1,4 @@
-"""The ledger as one process reaches it: the real one over a database in memory, behind a way that can fail."""
+"""The ledger as one process reaches it: the real one over a database in memory, behind a connection that can fail."""
 
 from __future__ import annotations
 

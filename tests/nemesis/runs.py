@@ -1,4 +1,4 @@
-"""The real run of an epoch's ranks, but for how they are forked; and what it is patched with."""
+"""The real run of an epoch's ranks, except that forks are simulated; and its patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of job that are played, and the size of the site that they run on."""
+"""Shapes of simulated jobs, and the size of the site that they run on."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Hosts in network namespaces, and what happens when the network between them is cut."""
+"""Hosts in network namespaces, and cuts of the network between them."""

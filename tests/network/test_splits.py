@@ -1,4 +1,4 @@
-"""When the network splits: who is evicted, and that a job never runs twice."""
+"""Network splits: the right machines are evicted, and no job runs twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in a line."""
+"""Lists of names in one line of a message."""
 
 from __future__ import annotations
 

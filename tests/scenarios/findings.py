@@ -1,4 +1,4 @@
-"""From what was once decided wrongly to the scenario, or the test with real processes, that shows it decided well."""
+"""Past wrong decisions, each with the scenario, or the test with real processes, that covers it now."""
 
 from __future__ import annotations
 

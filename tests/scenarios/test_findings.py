@@ -1,4 +1,4 @@
-"""The table of what was once decided wrongly names scenarios and tests that exist."""
+"""The table of past wrong decisions names scenarios and tests that exist."""
 
 from __future__ import annotations
 

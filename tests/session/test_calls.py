@@ -1,4 +1,4 @@
-"""An order of calls that would lose or mix up steps at a restart is refused at the first save."""
+"""Refuse, at the first save, an order of calls that would lose or mix up steps at a restart."""
 
 from __future__ import annotations
 

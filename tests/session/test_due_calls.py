@@ -1,4 +1,4 @@
-"""Ranks agree on the calls at which they save, however late each hears of the last one's outcome."""
+"""Ranks agree on the calls at which they save, however late each learns the last one's outcome."""
 
 from __future__ import annotations
 

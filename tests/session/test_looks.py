@@ -1,4 +1,4 @@
-"""A wait is noticed soon after its end, and asks seldom."""
+"""A polled wait notices its end soon, and polls seldom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rank may save over what it has, for one buffer and for two."""
+"""When a rank may overwrite its own copy, with one buffer and with two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often to save, from what steps with and without a save beside them take."""
+"""The save interval, from the times of steps with and without a save beside them."""
 
 from __future__ import annotations
 

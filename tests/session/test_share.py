@@ -1,4 +1,4 @@
-"""Shares of a step's samples: none twice and none left out, at any number of ranks."""
+"""Each rank's share of a step's samples: none twice and none left out, at any number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: a matrix that lies the other way gives other last bits in the next step."""
+"""Strides of tensors: a transposed matrix gives other last bits in the next step."""
 
 from __future__ import annotations
 

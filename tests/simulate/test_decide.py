@@ -1,4 +1,4 @@
-"""The policies are asked with less than everything: the answers are those of the full question."""
+"""The simulator passes the policies only a part of the facts: decisions equal those with all facts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def test_mapped_steps_return_their_results_in_order() -> None:
 
 
 async def test_a_submitted_step_that_fails_says_so_where_its_result_is_asked_for() -> None:
-    """And who needs what it should have returned is not run."""
+    """And a step that needs its result is not run."""
     with without_prefect():
         futures = count.map(unmapped(["m0"]), [1, -1])
         assert futures[0].result() == 2

@@ -1,4 +1,4 @@
-"""Answers of agents to checks: what accuses a machine, and what does not."""
+"""Answers of agents to checks: those that accuse a machine, and those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of asking many agents: a machine's error is the machine's, ours is no machine's."""
+"""Results of asking many agents: distinguish a machine's own error from one of the asking process."""
 
 from __future__ import annotations
 

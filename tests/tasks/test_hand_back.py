@@ -1,4 +1,4 @@
-"""The machine that a planned move left is handed back, and not what has its name by then."""
+"""Hand back the machine that a planned move left, and no later machine of the same name."""
 
 from __future__ import annotations
 

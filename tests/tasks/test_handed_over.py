@@ -1,4 +1,4 @@
-"""A run whose incident is ended by others while it works on it."""
+"""A run whose incident is closed by another process while it works on it."""
 
 from __future__ import annotations
 

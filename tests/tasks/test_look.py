@@ -1,4 +1,4 @@
-"""A person is notified of a failure that comes again and again, though its incident is recovered and the job trains."""
+"""Notify a person of a failure that repeats, though its incident is recovered and the job trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs with the vendors' tools as stubs on PATH: what is run, what comes of it, and whom it never touches."""
+"""Repairs with the vendors' tools as stubs on PATH: the commands, their results, and the machines left alone."""
 
 from __future__ import annotations
 

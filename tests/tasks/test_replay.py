@@ -1,4 +1,4 @@
-"""Outcomes of a replay that show nothing."""
+"""Outcomes of a replay that are no evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a job's size: which are refused, and what is gone back to when it does not come up."""
+"""Changes of a job's size: the refused ones, and the size to return to when the job does not come up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Return values of the steps of an own playbook: one that is no answer is named, with the one to write instead."""
+"""Return values of steps in custom playbooks: an invalid one is named, with the valid one to return instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vote for who makes a job slow: stacks of a training job, and the groups that its processes made."""
+"""The vote for the machines that make a job slow: stacks of a training job, and the groups that its processes made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs take part in a check."""
+"""The GPUs that take part in a check."""
 
 from __future__ import annotations
 

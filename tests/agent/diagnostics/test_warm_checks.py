@@ -1,4 +1,4 @@
-"""Processes of a check stay for the next one, and none is waited for in vain."""
+"""Processes of a check are kept for the next one, and no check waits for a dead one."""
 
 from __future__ import annotations
 

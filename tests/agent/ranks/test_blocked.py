@@ -1,4 +1,4 @@
-"""A main thread that nothing gets out of a call, and those that are only slow."""
+"""A main thread that is stuck in a call for good, and threads that are only slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spare processes settle at the lowest priority, and are raised again before they are used."""
+"""Spare processes run at the lowest priority, and get their normal one back before they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are the job's own."""
+"""Distinguish the job's own files from libraries."""
 
 from __future__ import annotations
 

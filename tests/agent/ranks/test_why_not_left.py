@@ -1,4 +1,4 @@
-"""Why a process is not among those that left their training function in time, in the words of the incident's report."""
+"""The reason in the incident's report why a process did not leave its training function in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept processes that another one takes the place of: too old, or too late for their next epoch."""
+"""Kept processes that are replaced: too old, or too late for their next epoch."""
 
 from __future__ import annotations
 

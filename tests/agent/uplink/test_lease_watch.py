@@ -1,4 +1,4 @@
-"""The lease of a machine: real sockets, other agents that say what they hear."""
+"""The lease of a machine: real sockets, and other agents that report whether they reach the gateway."""
 
 from __future__ import annotations
 

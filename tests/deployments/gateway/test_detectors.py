@@ -1,4 +1,4 @@
-"""Detectors of what only the whole job shows: pace, stragglers, switches, clocks."""
+"""Detectors of faults that only the whole job shows: pace, stragglers, switches, clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time went: every microsecond once."""
+"""The account of lost time: every microsecond is counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a rank ended by an exception while the rank lives on: what the interpreter really writes."""
+"""The part of a rank that ended by an exception while the rank lives on, by the interpreter's real output."""
 
 from __future__ import annotations
 

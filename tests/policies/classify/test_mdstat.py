@@ -1,4 +1,4 @@
-"""How many members each level survives; real outputs are in ``tests/corpus``."""
+"""The losses of members that each RAID level survives; real outputs are in ``tests/corpus``."""
 
 from __future__ import annotations
 

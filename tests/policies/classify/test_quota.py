@@ -1,4 +1,4 @@
-"""A processor quota that is used up: it explains what failed for it, and moves a job that is slow for it."""
+"""A processor quota that is used up: it explains failures, and a job that it slows is moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures are the same one."""
+"""The signature by which two failures count as the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs without a Session are safe to host, and two more ways to see who a hang is about."""
+"""Jobs without a Session are safe to host, and two more ways to find the ranks behind a hang."""
 
 from __future__ import annotations
 

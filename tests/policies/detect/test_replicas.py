@@ -1,4 +1,4 @@
-"""Which rank's weights are not those of its replicas: a table of jobs, and what each is expected to say."""
+"""Ranks whose weights differ from their replicas': a table of jobs, each with the expected verdict."""
 
 from __future__ import annotations
 

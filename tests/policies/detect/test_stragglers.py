@@ -54,7 +54,7 @@ def test_small_differences_are_none() -> None:
 
 
 def test_two_ranks_do_not_show_which_is_slow() -> None:
-    """Which of them is slow?"""
+    """With two peers it cannot be known which is slow."""
     assert judged([rank(0, forward=0.1), rank(1, forward=0.9)]) == []
 
 

@@ -1,4 +1,4 @@
-"""Has a job become slow?"""
+"""Detection of a job that has become slow."""
 
 from __future__ import annotations
 

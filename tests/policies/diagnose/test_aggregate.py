@@ -1,4 +1,4 @@
-"""From stacks to machines."""
+"""From stacks to the machines behind a hang."""
 
 from __future__ import annotations
 

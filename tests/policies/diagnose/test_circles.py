@@ -1,4 +1,4 @@
-"""Ranks that wait for themselves through others, and records of so many ranks that only linear work is done in time."""
+"""Circular waits of ranks, and records of so many ranks that only linear algorithms finish in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays that ended before they played what is looked for."""
+"""Replays that ended before they reached the steps in question."""
 
 from __future__ import annotations
 

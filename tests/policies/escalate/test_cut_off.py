@@ -1,4 +1,4 @@
-"""Whether a machine whose agent heard no gateway is at fault."""
+"""Decide whether a machine whose agent lost contact with the gateway is at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fault on one machine after the other in one place of a job."""
+"""The same fault on one machine after another in one slot of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a person's no to an eviction reaches."""
+"""The scope of a person's refusal of an eviction."""
 
 from __future__ import annotations
 

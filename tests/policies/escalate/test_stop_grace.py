@@ -1,4 +1,4 @@
-"""How long ranks that handle SIGTERM have."""
+"""The grace period of ranks that handle SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which domains a machine is in, and which standby is near."""
+"""The failure domains of a machine, and the nearest standby."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start from zero is decided, never slipped into."""
+"""A start from zero needs a decision of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes may outlive their epoch."""
+"""Processes that may outlive their epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards in memory that another number of ranks saved: who reads which, and when S3 is asked instead."""
+"""Shards in memory that another number of ranks saved: the readers of each, and when S3 is read instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which states are left behind, and above all which are not."""
+"""Checkpoints that are given up as poisoned, and above all those that are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From which step, and from where."""
+"""The restore plan: the step, and the source of each shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which step is saved when something dies, and by whom."""
+"""The step that is saved when a rank or machine dies, and the ranks that save it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of different speed agree on what to upload without a word."""
+"""Ranks of different speed agree on what to upload without messages."""
 
 from __future__ import annotations
 

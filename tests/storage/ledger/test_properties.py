@@ -1,4 +1,4 @@
-"""Whatever the order of calls."""
+"""Properties of the ledger that hold for any order of calls."""
 
 from __future__ import annotations
 

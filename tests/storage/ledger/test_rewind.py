@@ -1,4 +1,4 @@
-"""The copy of the past: what was decided about checkpoints only later is not known there."""
+"""A ledger rewound to a time in the past: later decisions about checkpoints are not in it."""
 
 from __future__ import annotations
 

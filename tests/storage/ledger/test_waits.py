@@ -1,4 +1,4 @@
-"""Incidents that wait, and the way back to work: all of it or nothing."""
+"""Incidents that wait, and their return to work: in one transaction, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases of machines that hear the gateway late, as heartbeats are answered and lost machines given up."""
+"""Leases of machines that get the gateway's answers late, as heartbeats are answered and lost machines given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An incident of a job that trains on yields to a signal that it trains no more."""
+"""An incident of a job that trains on gives way to a signal that its training has stopped."""
 
 from __future__ import annotations
 

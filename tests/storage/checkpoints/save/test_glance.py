@@ -1,4 +1,4 @@
-"""Whether a look at tensors finds each change of their form or place, and nothing else."""
+"""The quick check of tensors finds each change of their form or place, and nothing else."""
 
 from __future__ import annotations
 
