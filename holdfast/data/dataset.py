@@ -201,7 +201,9 @@ class Dataset:
                     f"Dataset: {name} is {now.get(name)}, the restored position has {saved.get(name)}: samples would "
                     "be skipped or repeated"
                 )
-        self.listing = Listing.unpacked(state["listing"]) if state["listing"] else Listing()
+        listing = Listing.unpacked(state["listing"]) if state["listing"] else Listing()
+        self._refuse_passes(listing, int(state["taken"]))
+        self.listing = listing
         self._kept = (self.listing, state["listing"])
         self.taken = int(state["taken"])
         self._restored = bool(self.listing.groups)
@@ -236,6 +238,22 @@ class Dataset:
             raise SettingsError(
                 f"{', '.join(empty)}: no sample in any file that counts: look at the place, `where` and `format`, or "
                 "leave the source out"
+            )
+
+    def _refuse_passes(self, listing: Listing, taken: int) -> None:
+        """Refuse to follow on from a position in a second pass: in a stream it would be past samples still to come.
+
+        Raises:
+            SettingsError: it is one.
+        """
+        if not self.follows or len(self.mix.sources) > 1 or not listing.groups:
+            return
+        samples = sum(split.rows for each in listing.catalogs(self.mix).values() for _, split in each.splits)
+        if taken > samples:
+            raise SettingsError(
+                f"Dataset: follow=True, and the restored position is after {taken} samples, in another pass through "
+                f"the {samples} that were listed: as many new ones would be left out. A run of one pass goes over "
+                "into a stream; after several begin without this data position, with where= for what is new"
             )
 
     _kept: tuple[Listing, bytes] = (Listing(), b"")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from holdfast import data
+from holdfast.errors import SettingsError
 from tests.data.dataset_ranks import Ranks
 from tests.data.files import ids, write
 
@@ -94,3 +97,22 @@ def test_days_count_as_a_whole_where_they_are_the_partitions(tmp_path: Path) -> 
     assert sorted(Ranks(only, 1).step()) == [2405, 2406]
     both = data.align({name: data.folder(tmp_path / name, by="day") for name in "ab"})
     assert sorted(Ranks(data.mix(both), 1).step()) == [2405, 2406, 2407]
+
+
+def test_several_passes_do_not_go_over_into_a_stream(tmp_path: Path) -> None:
+    """In a stream each sample comes once: a position in a second pass would be past new ones, which were left out."""
+    write(tmp_path / "2026-11-24/00/a.txt", list(range(24)))
+    passes = Ranks(data.folder(tmp_path), 1, batch=12, epochs=2)
+    steps, states = [], []
+    for _ in range(4):
+        steps.append(passes.step())
+        states.append(passes.state)
+    passes.close()
+    write(tmp_path / "2026-11-24/01/a.txt", list(range(50, 62)))
+    source = data.folder(tmp_path, follow=True)
+    stream = Ranks(source, 1, states[1], batch=12)
+    assert sorted(steps[0] + steps[1] + stream.step()) == [*range(24), *range(50, 62)]
+    stream.close()
+    for state in states[2:]:
+        with pytest.raises(SettingsError, match=r"follow=True.* in another pass through the 24 that were"):
+            Ranks(source, 1, state, batch=12)
