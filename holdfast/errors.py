@@ -24,6 +24,7 @@
     │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
     ├── SourceError            training data is missing, was changed after it was listed, or cannot be read
+    │   └── EmptyPlaceError        a prefix has no object: a wrong address, or all was taken away
     ├── NoStandbyError         the pool is empty
     └── RecoveryError          a playbook acted, and the job did not come back
 """
@@ -170,6 +171,10 @@ class SourceError(HoldfastError):
     """Training data is missing, cannot be read, or is no longer what the listing of the run holds: names the path."""
 
     status = 410
+
+
+class EmptyPlaceError(SourceError):
+    """A prefix of training data has no object: it was never there, or all was taken away."""
 
 
 class NoStandbyError(HoldfastError):

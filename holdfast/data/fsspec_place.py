@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.data.ranges import opened
-from holdfast.errors import HoldfastError, SettingsError, SourceError, UnavailableError
+from holdfast.errors import EmptyPlaceError, HoldfastError, SettingsError, SourceError, UnavailableError
 
 _VERSIONS = (
     "ETag",
@@ -42,7 +42,7 @@ class FsspecPlace:
             system.invalidate_cache()  # some keep a listing as long as the process lives: nothing new would ever come
             found = _found(system, root)
         if not found:
-            raise SourceError(f"{self.name}: there is nothing")
+            raise EmptyPlaceError(f"{self.name}: there is nothing")
         for path, info in found.items():
             below = path.removeprefix(root.rstrip("/")).removeprefix("/")
             if below and counts(below):
@@ -123,8 +123,10 @@ def _walked(system: Any, root: str) -> Iterator[tuple[str, Any]]:
         folder = folders.pop()
         try:
             listed = system.ls(folder, detail=True)
-        except FileNotFoundError:  # taken away since
-            continue
+        except FileNotFoundError:
+            if folder == root:
+                raise
+            continue  # taken away since
         for info in listed:
             path = info["name"].rstrip("/")
             if path == folder.rstrip("/"):

@@ -13,8 +13,8 @@ from holdfast.data.files import File, Indexed
 from holdfast.data.formats import TABLES, Format, clashes, format_of, lacks
 from holdfast.data.listing import Listing
 from holdfast.data.patience import PlacePatience
-from holdfast.data.sources import Mix
-from holdfast.errors import SourceError
+from holdfast.data.sources import Mix, Source
+from holdfast.errors import EmptyPlaceError, SourceError
 
 
 def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int, patience: PlacePatience) -> Listing:
@@ -31,7 +31,9 @@ def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int, patience
         asked = {name: each for name, each in mix.sources.items() if each.follow or not listing.groups}
         if not listing.groups:  # a wrong address shows at once, as all else that is wrong then
             return listing.news(mix, {name: each.listing() for name, each in asked.items()})
-        return listing.news(mix, {name: patience.ask(each.listing) for name, each in asked.items()})
+        return listing.news(
+            mix, {name: patience.ask(functools.partial(_listed_later, each)) for name, each in asked.items()}
+        )
 
     fresh = agree.one(news)
     if not any(fresh.values()):
@@ -45,6 +47,14 @@ def noticed(mix: Mix, listing: Listing, agree: Agreement, threads: int, patience
     for number, (name, _) in enumerate(flat):
         more[name].append(parts[number % agree.ranks][number // agree.ranks])
     return listing.grown({name: tuple(files) for name, files in more.items()})
+
+
+def _listed_later(source: Source) -> list[File]:
+    """List a source that is followed; where all its objects were taken away, nothing is new, as in an empty folder."""
+    try:
+        return source.listing()
+    except EmptyPlaceError:
+        return []
 
 
 def _first(mix: Mix, listing: Listing, fresh: Sequence[tuple[str, File]]) -> dict[str, list[File]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.data.ranges import opened
-from holdfast.errors import SettingsError, SourceError, UnavailableError
+from holdfast.errors import EmptyPlaceError, SettingsError, SourceError, UnavailableError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -71,7 +71,7 @@ class S3Place:
         except failed.BotoCoreError as error:
             raise UnavailableError(f"{self.name}: S3 does not answer: {error}") from None
         if not found:
-            raise SourceError(f"{self.name}: no object has this prefix")
+            raise EmptyPlaceError(f"{self.name}: no object has this prefix")
 
     def open(self, file: File) -> BinaryIO:
         """Open it: every range is asked for as of the listed ETag."""

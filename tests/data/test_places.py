@@ -508,3 +508,35 @@ def test_a_place_of_another_package_is_read(tmp_path: Path, monkeypatch: pytest.
     point = EntryPoint("acme", f"{__name__}:elsewhere", places.GROUP)
     monkeypatch.setattr(places, "entry_points", lambda group: [point] if group == places.GROUP else [])
     assert sorted(lists(data.source(f"acme:/{tmp_path}"))) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_stream_goes_on_where_all_of_an_s3_prefix_was_taken_away(
+    make_store: MakeStore, tmp_path: Path
+) -> None:
+    """A bucket has no folders: where old objects expire, a prefix without any is no wrong address later on."""
+    store = make_store()
+    store.ensure_bucket()
+    content = write(tmp_path / "a.jsonl", [1, 2]).read_bytes()
+    store.put("x/2026-11-24/00/a.jsonl", content)
+    source = data.s3(f"s3://{store.bucket}/x/", endpoint=store.endpoint, follow=True)
+    dataset = data.Dataset(source, 2)
+    assert sorted(ids(next(dataset))) == [1, 2]
+    store.delete("x/2026-11-24/00/a.jsonl")
+    assert not dataset.grow()
+    store.put("x/2026-11-24/01/b.jsonl", content)
+    assert sorted(ids(next(dataset))) == [1, 2]
+    dataset.close()
+
+
+def test_a_stream_goes_on_where_fsspec_finds_nothing_any_more(tmp_path: Path) -> None:
+    """The folder is still there; one that is gone itself, such as a share that is not mounted, is an error."""
+    write(tmp_path / "below/a.jsonl", [1, 2])
+    dataset = data.Dataset(data.fsspec(f"file://{tmp_path}/below", follow=True), 2)
+    next(dataset)
+    (tmp_path / "below/a.jsonl").unlink()
+    assert not dataset.grow()
+    (tmp_path / "below").rmdir()
+    with pytest.raises(SourceError, match="there is nothing"):
+        dataset.grow()
+    dataset.close()
