@@ -282,6 +282,13 @@ def format_of(path: str, named: str = "") -> str:
     return name
 
 
+def split_name(kind: str, split: Split) -> str:
+    """Return which part of a file of this format a split is, for messages."""
+    if kind in TABLES:
+        return f"{'row group' if kind == 'parquet' else 'record batch'} {split.start} ({split.rows} rows)"
+    return f"the {split.rows} lines from byte {split.start} on"
+
+
 def _widened(rows: Any, path: str) -> Any:
     """Return a table whose columns can be put together with others of their kind.
 

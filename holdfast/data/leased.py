@@ -148,7 +148,7 @@ class LeasedSplits:
         if source.shuffle:
             key = key_of(f"{self._seed}/{name}", number)
             rows = take(rows, permuted(len(rows), key))
-        return source.decoded(rows, path)
+        return source.decoded(rows, path, split)
 
     def _ask(self, act: str, **request: Any) -> dict[str, Any]:
         deadline = time.monotonic() + self._patience_s

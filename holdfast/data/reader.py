@@ -157,7 +157,7 @@ class Reader:
             with of.place.open(file) as opened:
                 return self._formats[source][format_of(path, of.format)].read(opened, path, split)
 
-        return of.decoded(self._patience.ask(read), path)
+        return of.decoded(self._patience.ask(read), path, split)
 
 
 class _Kept(Generic[K]):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.data.files import File
+from holdfast.data.files import File, Split
 from holdfast.data.folder import FolderPlace
-from holdfast.data.formats import FORMATS, Arrow, Format, Parquet, format_of
+from holdfast.data.formats import FORMATS, Arrow, Format, Parquet, format_of, split_name
 from holdfast.data.fsspec_place import FsspecPlace
 from holdfast.data.http_listing import HttpPlace
 from holdfast.data.mixing import ROW, quotas
@@ -78,15 +78,20 @@ class Source:
             format_of(f"{self.place.name.rstrip('/')}/{each.path}", self.format)
         return found
 
-    def decoded(self, rows: Rows, path: str) -> Rows:
-        """Return the rows as ``decode`` makes them.
+    def decoded(self, rows: Rows, path: str, split: Split) -> Rows:
+        """Return the rows as ``decode`` makes them; its own errors are raised with a note of the file and the split.
 
         Raises:
             SettingsError: they are not as many.
         """
         if self.decode is None:
             return rows
-        made = self.decode(rows)
+        try:
+            made = self.decode(rows)
+        except Exception as error:  # of any kind: what it is decides on how the job is recovered
+            kind = format_of(path, self.format)
+            error.add_note(f"raised by decode= for {path}, {split_name(kind, split)}")
+            raise
         if len(made) != len(rows):
             raise SettingsError(
                 f"decode: {len(made)} rows of {len(rows)} of {path}: expected as many as it was given"

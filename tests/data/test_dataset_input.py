@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +362,28 @@ def test_short_dictionaries_and_views_are_shuffled(tmp_path: Path, kind: str, sh
         value = f"{row['id'] // 100}-{row['id'] % 100}"
         assert (row["category"], row["view"]) == (value, value)
         assert (row["struct"], row["list"]) == ({"category": value}, [value])
+
+
+@pytest.mark.parametrize(
+    ("ending", "part"),
+    [
+        ("parquet", r"row group 1 \(7 rows\)"),
+        ("arrow", r"record batch 1"),
+        ("jsonl", r"the 20 lines from byte 0 on"),
+    ],
+)
+def test_a_sample_that_decode_cannot_take_is_named_with_its_file(
+    tmp_path: Path, ending: str, part: str
+) -> None:
+    """The error stays the script's own: its kind, and its place in the script, decide on how the job is recovered."""
+    write(tmp_path / f"a.{ending}", list(range(20)))
+
+    def decode(rows: Any) -> Any:
+        if 9 in ids(rows):
+            raise ZeroDivisionError("sample 9")
+        return rows
+
+    with pytest.raises(ZeroDivisionError, match="sample 9") as raised:
+        list(data.Dataset(data.folder(tmp_path, decode=decode, shuffle=0), 4, lanes=1))
+    [note] = raised.value.__notes__
+    assert re.search(rf"decode= for .*/a\.{ending}, {part}", note)

@@ -283,11 +283,17 @@ def _failure(order: RankOrder, group: BaseException, trace: TracebackType | None
         "epoch": order.epoch,
         "at": time.time(),
         "error_type": type(error).__name__,
-        "message": str(error)[:1000],
+        "message": _message(error)[:1000],
         "traceback": text[-_TRACEBACK_CHARS:],
         "user_frame": _user_frame(error, trace, os.path.realpath(order.cwd)),
         "restoring": _restoring(trace),
     }
+
+
+def _message(error: BaseException) -> str:
+    """Return the message of an error, with its notes: they name the file, or the object, that it came from."""
+    notes = [each for each in getattr(error, "__notes__", ()) if isinstance(each, str)]
+    return f"{error} ({'; '.join(notes)})" if notes else str(error)
 
 
 def _restoring(trace: TracebackType | None) -> bool:

@@ -53,3 +53,12 @@ def test_a_mistake_in_a_task_is_reported_with_its_place(tmp_path: Path) -> None:
     both = reported(tmp_path, OSError(28, "No space left on device"))
     assert both["error_type"] == "ExceptionGroup"
     assert exits.evidence(1, both, "")["cause"] == "disk_space"
+
+
+def test_notes_are_a_part_of_the_message(tmp_path: Path) -> None:
+    """They name the file, or the part of the state, that the error came from."""
+    error = ValueError("sample 9")
+    error.add_note("raised by decode= for /data/a.jsonl, the 20 lines from byte 0 on")
+    order = RankOrder(2, 3, "train.py", (), str(tmp_path), "", "", {})
+    found = rank_main._failure(order, error, None)
+    assert (found["error_type"], found["message"]) == ("ValueError", f"sample 9 ({error.__notes__[0]})")
