@@ -415,7 +415,7 @@ def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
 def _secrets(folder: Path) -> Path | None:
     """Return ``secrets_dir``, which has to be known before all other settings are read."""
     name = "HOLDFAST_SECRETS_DIR"
-    named = os.environ.get(name) or dotenv_values(folder / "settings.env").get(name)
+    named = os.environ[name] if name in os.environ else dotenv_values(folder / "settings.env").get(name)
     if named and not Path(named).is_dir():
         raise SettingsError(f"HOLDFAST_SECRETS_DIR = {named}: no such folder")
     return Path(named) if named else None

@@ -21,6 +21,9 @@ value is refused with its name and what was expected.
 $ HOLDFAST_PORT=5300 holdfast up     # kept in settings.env
 ```
 
+An empty value is the default where that is empty. Of an `up` that failed nothing is kept:
+give the values again with the next one.
+
 A later change counts after a [restart of the control plane](operations.md#restarting-the-control-plane), on a machine
 from its agent's next start. Settings of a site, with examples: [Slurm](install-slurm.md),
 [Kubernetes](install-kubernetes.md), [stores](object-stores.md), [PostgreSQL](postgresql.md), [TLS and
