@@ -153,7 +153,7 @@ def _read(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
         raise SettingsError(f"secret file {path}: {why}. `holdfast up` creates it.") from None
-    if _too_open(found):
+    if too_open(found):
         raise SettingsError(
             f"secret file {path} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a Kubernetes "
             "secret: defaultMode 0400)."
@@ -164,7 +164,7 @@ def _read(path: Path) -> tuple[str, ...]:
     return lines
 
 
-def _too_open(found: os.stat_result) -> bool:
+def too_open(found: os.stat_result) -> bool:
     """Return whether the mode allows too much: only a group may read, and only another user's file, for us to read."""
     mode = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     mounted = found.st_uid != os.geteuid()

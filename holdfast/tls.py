@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import ssl
+import stat
 import threading
 from asyncio import constants
 from asyncio.sslproto import SSLProtocol
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from holdfast import secret
 from holdfast.errors import SettingsError
 from holdfast.listen import is_loopback
 
@@ -141,6 +143,8 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             assert self._cert is not None
+            assert self._key is not None
+            _require_private(self._key)
             # An encrypted key is an error: there is no operator to type its passphrase.
             context.load_cert_chain(self._cert, self._key, password=lambda: "")
         except (OSError, ssl.SSLError) as error:
@@ -149,6 +153,15 @@ class Tls:
                 "certificate and its unencrypted key, as PEM."
             ) from None
         return context
+
+
+def _require_private(key: Path) -> None:
+    found = key.stat()
+    if secret.too_open(found):
+        raise SettingsError(
+            f"HOLDFAST_TLS_KEY = {key} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a "
+            "Kubernetes secret: defaultMode 0400)."
+        )
 
 
 PLAIN = Tls()

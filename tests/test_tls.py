@@ -223,3 +223,11 @@ def test_wrong_files_are_refused_at_once(
     cert, key, ca = (authority.folder / name if name else None for name in files)
     with pytest.raises(SettingsError, match=text):
         Tls(cert, key, ca)
+
+
+def test_a_key_that_others_may_read_is_refused(authority: Authority) -> None:
+    """As the shared secret is."""
+    folder = authority.folder
+    (folder / "key.pem").chmod(0o644)
+    with pytest.raises(SettingsError, match=r"HOLDFAST_TLS_KEY = .*key\.pem is open to others.*chmod 600"):
+        Tls(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
