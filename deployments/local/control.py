@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from holdfast import drivers, durable, envfile, private, proxies, redact, secret, tls
-from holdfast.deployments.local import bringup, pidfile, service_ports
+from holdfast.deployments.local import bringup, pidfile, prefect_database, service_ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
@@ -214,6 +214,8 @@ def _require_sound(settings: Settings) -> None:
     proxies.require_usable(os.environ)
     site_policy(settings.policy_file)
     drivers.from_settings(settings)
+    if not settings.prefect_api_url:
+        prefect_database.require_usable(settings.prefect_database_url)
     tls.of(settings).server()
 
 

@@ -16,12 +16,27 @@ from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
-from holdfast import durable
+from holdfast import durable, redact
+from holdfast.errors import SettingsError
 
 SCHEMA = Path(__file__).with_name("prefect-schema.sql")
 URL = "PREFECT_API_DATABASE_CONNECTION_URL"
 _SQLITE = "sqlite+aiosqlite:///"
+_POSTGRESQL = "postgresql+asyncpg://"
 _VERSION = "-- prefect "
+
+
+def require_usable(url: str) -> None:
+    """Refuse what the Prefect server would end at, again and again, with a traceback; an empty one is the default.
+
+    Raises:
+        SettingsError: the URL names no kind of database that Prefect reaches, or another module than Prefect's.
+    """
+    if url and not url.startswith((_POSTGRESQL, _SQLITE)):
+        raise SettingsError(
+            f"HOLDFAST_PREFECT_DATABASE_URL = {redact.passwords(url)!r}: expected "
+            f"{_POSTGRESQL}USER@HOST/DATABASE or {_SQLITE}PATH, with these modules."
+        )
 
 
 def prepare(environment: Mapping[str, str], schema: Path = SCHEMA) -> bool:

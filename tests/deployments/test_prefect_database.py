@@ -14,6 +14,7 @@ from holdfast import private
 from holdfast.deployments.local import prefect_database
 from holdfast.deployments.local.prefect_database import SCHEMA, URL
 from holdfast.deployments.worker.environment import socket_path
+from holdfast.errors import SettingsError
 
 
 def environment(path: Path) -> dict[str, str]:
@@ -29,6 +30,22 @@ def statements(script: str) -> list[list[str]]:
 def test_the_kept_schema_is_what_migrations_end_with() -> None:
     """A new Prefect version needs `make prefect-schema`."""
     assert statements(SCHEMA.read_text()) == statements(prefect_database.migrated())
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:hidden@db/prefect", "postgresql+psycopg://u@db/prefect", "sqlite:///x.db", "x"]
+)
+def test_a_url_of_another_module_is_refused(url: str) -> None:
+    """With what to write, and without its password."""
+    expected = r"HOLDFAST_PREFECT_DATABASE_URL = .*expected postgresql\+asyncpg://USER@HOST/DATABASE"
+    with pytest.raises(SettingsError, match=expected) as refused:
+        prefect_database.require_usable(url)
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["", "postgresql+asyncpg://u@db/prefect", "sqlite+aiosqlite:////a/x.db"])
+def test_a_url_of_prefects_modules_is_taken(url: str) -> None:
+    prefect_database.require_usable(url)
 
 
 def test_a_new_database_is_made_whole(tmp_path: Path) -> None:
