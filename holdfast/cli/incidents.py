@@ -12,6 +12,7 @@ from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
 from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, say_aside, seconds, state
 from holdfast.client.gateway import understood
+from holdfast.errors import SettingsError
 from holdfast.models.alert import MOST_LISTED, Incident, IncidentState
 
 
@@ -30,7 +31,10 @@ def incidents(  # noqa: PLR0917  (options of a command)
     """List incidents, newest first."""
     with context.gateway() as gateway:
         asked = state_.value if state_ else None
-        found = gateway.incidents(job, asked, limit, incident_class=class_, machine=machine)
+        try:
+            found = gateway.incidents(job, asked, limit, incident_class=class_, machine=machine)
+        except SettingsError as error:
+            raise _of_option(error) from None
     if len(found) == limit:
         say_aside(f"only the newest {limit} are listed (`--limit`)")
     if as_json:
@@ -49,6 +53,16 @@ def incidents(  # noqa: PLR0917  (options of a command)
         for row in found
     ]
     print_table("Incidents", ("ID", "CLASS", "STATE", "MACHINE", "OPENED", "TOOK", "SUMMARY"), rows, "none")
+
+
+def _of_option(error: SettingsError) -> Exception:
+    """Return the gateway's refusal of a class as wrong usage: it alone knows the classes of all packages."""
+    field, _, why = str(error).partition(": ")
+    return (
+        typer.BadParameter(f"{field.partition(' = ')[2]}: {why}", param_hint="'--class'")
+        if field.startswith("query.class = ")
+        else error
+    )
 
 
 def incident(

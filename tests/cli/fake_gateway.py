@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from holdfast import secret
-from holdfast.errors import HoldfastError, NoStandbyError, UnauthorizedError, UnknownError
+from holdfast.errors import HoldfastError, NoStandbyError, SettingsError, UnauthorizedError, UnknownError
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
@@ -90,6 +90,8 @@ class FakeGateway:
                 asked := request.url.params.get("job")
             ) not in self._known():
                 raise UnknownError(f"job {asked!r} is unknown; jobs: {', '.join(self.jobs) or 'none'}.")
+            case ["GET", "incidents"] if request.url.params.get("class") == "nonsense":
+                raise SettingsError("query.class = 'nonsense': Input should be 'job_crash' or 'job_hang'")
             case ["GET", "incidents"]:
                 return [incident.model_dump(mode="json") for incident in self.incidents]
             case ["GET", "incidents", name]:

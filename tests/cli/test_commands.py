@@ -86,6 +86,14 @@ def test_incidents_are_filtered_by_the_gateway(cli: Cli, gateway: FakeGateway) -
     assert gateway.asked == filters
 
 
+def test_a_class_that_the_gateway_does_not_know_is_wrong_usage(cli: Cli, gateway: FakeGateway) -> None:
+    """As a state that is none; the gateway alone knows the classes of packages."""
+    refused = cli("incidents", "--class", "nonsense")
+    assert refused.status == 2
+    assert "Invalid value for '--class'" in refused.err
+    assert "query." not in refused.err
+
+
 @pytest.mark.parametrize(
     ("command", "facts"),
     [
