@@ -112,6 +112,6 @@ const actTarget = ({ act, target }) => (LINKS[act] ?? String)(target);
 
 export function actTable(acts) {
   return table("Manual actions of people", ["When", "Who", "From", "What", "Why", "Outcome"],
-    acts.map((act) => [clock(act.at), `${act.by} (${act.via === "page" ? "page" : "command line"})`, act.source, [`${act.act} `, actTarget(act)], act.reason,
+    acts.map((act) => [clock(act.at), `${act.by} (${act.via === "page" ? "page" : "command line or API"})`, act.source, [`${act.act} `, actTarget(act)], act.reason,
       [act.state === "done" ? "" : `${words(act.state === "intent" ? "under way" : act.state)}: `, act.outcome]]), "nothing yet");
 }
