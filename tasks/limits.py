@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
+from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.classify import sure_signs, unable
@@ -62,13 +63,20 @@ def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | No
         times=waits.times(missing, own, earlier, now, case.ctx.policy.again),
         runs_on=runs_on,
     )
-    seen = waits.outlook(wait, again_at, case.ctx.policy.again)
+    seen = waits.outlook(wait, again_at, case.ctx.policy.again, at_zero=_at_zero(case))
     ledger.put_wait(seen.wait)
     return seen.message
 
 
+def _at_zero(case: RecoveryContext) -> bool:
+    """Return whether the job is scaled to zero, and was left so: there is nothing to start."""
+    return case.job_now().state is JobState.SCALED_TO_ZERO
+
+
 async def _in_place(case: RecoveryContext) -> str:
     """Have the job run on the machines that it has; return how. Empty: it does not."""
+    if _at_zero(case):
+        return "the job has no machines"
     stopped = came_from_zero(case) or any(action.key == f"pause:{case.life}" for action in case.done("pause"))
     if not case.round and not stopped:
         if not overtake.ended(case.incident.alerts, case.broken_epoch):

@@ -41,14 +41,20 @@ async def take_up(case: RecoveryContext) -> tuple[int | None, str]:
     """Return the number of machines that is asked for, and why nothing is changed (then the number is None).
 
     For a job that is scaled to zero the machines are claimed, and it stays at zero where that fails.
+
+    Raises:
+        NoStandbyError: it is scaled to zero, and too few machines stand by.
     """
     try:
         machines = wanted(case)
         if holds_none(case):
             await claim(case, machines)
-    except (RefusedError, NoStandbyError) as refused:
+    except RefusedError as refused:
         leave_at_zero(case)
         return None, f"nothing was changed: {refused}"
+    except NoStandbyError:
+        leave_at_zero(case)
+        raise
     if has_size(case, machines):
         return None, keep_size(case, machines)
     return machines, ""

@@ -9,7 +9,7 @@ from holdfast import redact
 from holdfast.cli import context, roles
 from holdfast.cli.output import AsJson, ago, at, percent, print_json, print_table, say, seconds, serves, state
 from holdfast.client import links
-from holdfast.models.job import ENDED
+from holdfast.models.job import ENDED, JobState
 from holdfast.shown import size
 
 MOST_LOST = 5
@@ -142,8 +142,10 @@ def _incidents(facts: Mapping[str, Any]) -> None:
         say(f"open incident {name}: {incident['incident_class']}{where} (`holdfast incident {name}`)")
     for ask in facts.get("asks", ()):
         say(f"{ask['incident']} asks: {ask['question']} (`holdfast approve {ask['incident']}`, or `--no`)")
+    at_zero = {job["name"] for job in facts["jobs"] if job["state"] == JobState.SCALED_TO_ZERO}
     for wait in facts.get("waits", ()):
-        name, meanwhile = wait["incident_id"], "runs on" if wait["runs_on"] else "stands still"
+        name, goes_on = wait["incident_id"], "runs on" if wait["runs_on"] else "stands still"
+        meanwhile = "stays at zero" if wait["job"] in at_zero else goes_on
         say(
             f"{name} needs a person: {wait['why'].rstrip('.')}. Job {wait['job']} {meanwhile}; tried again at "
             f"{at(wait['next_at'])} at the latest (`holdfast incident {name}`)"

@@ -59,6 +59,10 @@ RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION, I
 that is forbidden then."""
 
 
+_UNTOUCHED = frozenset({JobState.RUNNING, JobState.SCALED_TO_ZERO})
+"""States of jobs that an incident which waits left as they were: one at zero may lack machines for another size."""
+
+
 def beside(incident_class: IncidentClass, job_state: JobState) -> bool:
     """Return whether the job trains on whatever comes of the incident.
 
@@ -130,7 +134,7 @@ def times(missing: Missing, own: Wait | None, earlier: Wait | None, now: float, 
     return earlier.times + 1 if earlier is not None and lasts else 1
 
 
-def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
+def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy, *, at_zero: bool = False) -> Outlook:
     """Set the time of the next attempt, and report what is needed, what people can do, and what happens else.
 
     Args:
@@ -138,15 +142,16 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
         again_at: when the missing resource is surely there; None: not known. A job that stands is not left so until
             then: after a pause it is started on the machines that it has.
         policy: how long the pauses are.
+        at_zero: the job is scaled to zero, and lacks machines for the size that was asked for.
     """
     longest = wait.since + pause_s(wait.times, policy)
     next_at = longest if again_at is None else min(longest, max(wait.since, again_at))
     dated = wait.model_copy(update={"next_at": next_at})
     needs, options = (text.format(incident=wait.incident_id, job=wait.job) for text in _NEEDS[wait.missing])
-    meanwhile = "the job runs on meanwhile" if wait.runs_on else f"{_STOPPED} meanwhile"
+    goes_on = "the job runs on" if wait.runs_on else _STOPPED
     message = (
         f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; "
-        f"{meanwhile}"
+        f"{'the job stays at zero' if at_zero else goes_on} meanwhile"
     )
     return Outlook(wait=dated, message=message)
 
@@ -171,7 +176,7 @@ def due(wait: Wait, seen: WaitFacts) -> str:
 
     A resource that appeared counts a moment after the wait began, longer each time: it may not be the missing one.
     """
-    if seen.job_state is not (JobState.RUNNING if wait.runs_on else JobState.FAILED):
+    if seen.job_state not in (_UNTOUCHED if wait.runs_on else {JobState.FAILED}):
         return ""
     waited_s = seen.now - wait.since
     appeared = _appeared(wait, seen)

@@ -218,6 +218,8 @@ def test_status_shows_what_a_person_is_asked_and_what_is_waited_for(cli: Cli, ga
         assert "`holdfast approve gpt-1`" in out
         assert "gpt-2 needs a person: no standby within 60 s. Job gpt " in out
         assert f"Job gpt {'runs on' if runs_on else 'stands still'}; tried again at 1970-01-0" in out
+    gateway.add_job(SPEC, JobState.SCALED_TO_ZERO)
+    assert "Job gpt stays at zero; tried again" in " ".join(cli("status").out.split())
     assert "evict m0 (scope cluster)" in " ".join(cli("incident", "gpt-1").out.split())
 
 

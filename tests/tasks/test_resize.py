@@ -9,14 +9,16 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
-from holdfast.errors import LimitError, RecoveryError, RefusedError
-from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.errors import LimitError, NoStandbyError, RecoveryError, RefusedError
+from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, JobSpec, JobState
 from holdfast.models.machine import MachineState
+from holdfast.models.missing import Missing
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.tasks import detect, limits, resize, resume
 from holdfast.tasks.context import use
+from holdfast.tasks.plain import without_prefect
 from holdfast.tasks.recovery_context import RecoveryContext, Request
 from tests.storage.ledger.samples import register
 from tests.tasks.two_machines import JOB, case_of
@@ -104,6 +106,23 @@ async def test_a_state_that_another_size_cannot_load_is_not_given_up(
     ctx.ledger.open_epoch(JOB, 3, 40, "v1", names, "its former size")
     await resume._give_up_state(again, 3, "bytes changed after they were saved")
     assert given_up == [40], "nor can the ranks that saved it"
+
+
+async def test_a_job_at_zero_for_which_too_few_machines_stand_by_waits_for_them(ctx: Context) -> None:
+    """A schedule asked, so no person saw a refusal: it would have stayed at zero until the next one."""
+    ctx.ledger.set_job(JOB, machines=(), state=JobState.RECOVERING)
+    ctx.ledger.set_machine("m3", state=MachineState.CORDONED)
+    case = asked_for(ctx, 4)
+    with without_prefect():
+        with pytest.raises(NoStandbyError) as found:
+            await resize.take_up(case)
+        await limits.met(case, found.value)
+    (wait,) = ctx.ledger.waits()
+    assert (wait.missing, wait.runs_on) == (Missing.STANDBY, True)
+    closed = ctx.ledger.incident(case.incident_id)
+    assert closed.state is IncidentState.NEEDS_HUMAN
+    assert "the job stays at zero meanwhile" in closed.summary
+    assert ctx.ledger.job(JOB).state is JobState.SCALED_TO_ZERO
 
 
 async def test_a_job_that_was_given_machines_at_zero_and_does_not_start_is_not_taken_to_run(

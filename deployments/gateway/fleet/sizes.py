@@ -60,6 +60,7 @@ class Sizes:
         if has_them and not await asyncio.to_thread(_is_being_resized, self._site.ledger, job.name):
             if machines and not grown:  # it may be smaller than it wants to be, and would grow back
                 await asyncio.to_thread(self._site.ledger.want_size, job.name, machines)
+            if not grown:
                 await asyncio.to_thread(_forget_wishes, self._site.ledger, job.name)
             return Outcome(
                 outcome=What.IGNORED,

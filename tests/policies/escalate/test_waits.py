@@ -122,6 +122,14 @@ def test_a_job_that_a_person_took_over_is_left_alone() -> None:
     assert due(wait(runs_on=True), seen(9999.0, JobState.RUNNING))
 
 
+def test_a_job_at_zero_waits_for_machines_too() -> None:
+    """A schedule wakes it, and too few stand by."""
+    waits = wait(Missing.STANDBY, runs_on=True)
+    assert not due(waits, seen(2.0, JobState.SCALED_TO_ZERO))
+    assert due(waits, seen(2.0, JobState.SCALED_TO_ZERO, standbys=1)) == "1 machine stands by after 2 s"
+    assert "the job stays at zero meanwhile" in outlook(waits, None, AGAIN, at_zero=True).message
+
+
 @pytest.mark.parametrize(
     ("incident_class", "missing", "rounds", "expected"),
     [

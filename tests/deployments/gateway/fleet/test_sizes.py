@@ -313,3 +313,38 @@ async def test_a_job_grows_back_while_a_larger_size_lacks_machines(kit: Kit) -> 
     await kit.look_again(5)
     await look(kit)
     assert asked(kit) == [4, 3]
+
+
+async def at_zero(kit: Kit) -> None:
+    """The job is scaled to zero; no machine stands by."""
+    kit.ledger.set_job(JOB, state=JobState.SCALED_TO_ZERO, machines=())
+    for machine in kit.ledger.machines():
+        kit.ledger.set_machine(machine.name, state=MachineState.CORDONED, job=None)
+    await kit.gateway.site.refresh()
+
+
+async def test_a_job_at_zero_for_which_machines_lack_is_woken_when_enough_stand_by(kit: Kit) -> None:
+    await elastic(kit, want=2, standbys=0)
+    await lacks_machines(kit, 3)
+    await at_zero(kit)
+    await kit.register("m7")
+    await kit.register("m8")
+    await kit.look_again(5)
+    await kit.look_again(3600)
+    assert asked(kit) == [3]
+    await kit.register("m9")
+    await kit.look_again(5)
+    assert asked(kit) == [3, 3]
+    assert not kit.ledger.waits()
+
+
+async def test_a_job_that_is_to_stay_at_zero_is_not_woken(kit: Kit) -> None:
+    """A person asks for zero, which it has, after a schedule that wanted more."""
+    await elastic(kit, want=2, standbys=0)
+    await lacks_machines(kit, 3)
+    await at_zero(kit)
+    await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 0})
+    for name in ("m7", "m8", "m9"):
+        await kit.register(name)
+    await kit.look_again(5)
+    assert asked(kit) == [3]
