@@ -16,6 +16,7 @@ from holdfast.errors import (
     RecoveryError,
     ReplacedUnitError,
     StaleError,
+    UnknownError,
 )
 from holdfast.models.agent import Fence, Settled
 from holdfast.models.base import Frozen
@@ -84,6 +85,8 @@ async def _hold(case: RecoveryContext, asked: MoveRequest, standby: str) -> dict
     ctx, job = case.ctx, case.job_now()
 
     async def act() -> dict[str, Any]:
+        if not _is_there(case, standby):  # a notice for it too, while it was made ready
+            raise LimitError(f"not moved: {standby} does not stand by any more; the job trains on")
         # One that was stopped meanwhile stays so, and one that has ended its work too.
         case.ledger.set_job(case.job, state=JobState.RECOVERING, unless=JobState.STOPPED)
         try:
@@ -104,6 +107,15 @@ async def _hold(case: RecoveryContext, asked: MoveRequest, standby: str) -> dict
             if not paused and not is_held_by_a_playbook(ctx, case.job):
                 await hold_ranks(ctx, job, None)
         raise
+
+
+def _is_there(case: RecoveryContext, standby: str) -> bool:
+    """Return whether the standby may still be taken, or an earlier attempt took it."""
+    try:
+        known = case.ctx.ledger.machine(standby)
+    except UnknownError:
+        return False
+    return known.state is MachineState.STANDBY or known.serves(case.job)
 
 
 async def _stop(case: RecoveryContext) -> Mapping[str, Settled]:

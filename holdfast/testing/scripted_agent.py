@@ -115,7 +115,9 @@ class ScriptedAgent:
     def _shards(self, job: Job) -> tuple[Shard, ...]:
         """Return own shards and the left neighbour's copies, at two steps."""
         machines, name = self._world.first_machines, self._machine.name
-        sent = [left for left, to in self._world.mirrors.items() if to == self._machine.data_address]
+        # What ranks saved after the state at hand was saved elsewhere is no part of it.
+        mirrors = self._world.mirrors.items()
+        sent = [left for left, to in mirrors if to == self._machine.data_address and left in machines]
         if (name not in machines and not sent) or self._world.memory_lost:
             return ()
         held = dict.fromkeys(sent, Tier.PEER)

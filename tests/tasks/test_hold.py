@@ -17,6 +17,7 @@ from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold, move
 from holdfast.operations.context import Context
 from holdfast.tasks import pause, switch
+from tests.storage.ledger.samples import register
 from tests.tasks.two_machines import JOB, case_of, in_use
 from tests.tasks.two_ranks import Ranks
 
@@ -266,6 +267,7 @@ async def test_ranks_that_a_move_holds_go_on_when_what_comes_first_leaves_the_jo
 ) -> None:
     """It may ask a person, for hours; a playbook that stops the job holds the same ranks."""
     ranks, ledger = Ranks(monkeypatch, pace=lambda: 0), ctx.ledger
+    register(ledger, "m2")
     moving = case_of(ctx, IncidentClass.PLANNED_MOVE).model_copy(update={"lease": "the move"})
     ledger.take_job(moving.incident_id, 1, "run 1", "the move", 60.0)
 
