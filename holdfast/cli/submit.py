@@ -23,6 +23,7 @@ from holdfast.settings import Settings
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
 _REFUSED = ("CheckpointError:", "ScriptRefusedError:")
+_RESTORE_FAILED = ("CheckpointError:", "UncoveredError:", "DamagedError:")
 FIRST_SAVE_S = 1.0
 """After its first step a job is watched for so long, or until the next one: its first save may be refused."""
 
@@ -63,7 +64,7 @@ def submit(
         step = 0
         if wait_s:
             progress(as_json)(line)
-            step = first_step(gateway, spec, code, wait_s)
+            step = first_step(gateway, job.spec, code, wait_s)
             line = (
                 f"{job.name}: step {step}. Follow it with `holdfast status`."
                 if step
@@ -106,6 +107,8 @@ def former_step(gateway: Gateway, name: str) -> int:
 def first_step(gateway: Gateway, spec: JobSpec, code: Path, wait_s: float) -> int:
     """Wait for the first step of the job whose ``code`` was shipped, and return it; 0: it made none so far.
 
+    Of a job that starts from another one's state that is the first one after the step of that state.
+
     A script that fails before it, or whose first save is refused, is stopped again, so that nothing is left half done.
 
     Raises:
@@ -113,13 +116,13 @@ def first_step(gateway: Gateway, spec: JobSpec, code: Path, wait_s: float) -> in
     """
     end = time.monotonic() + wait_s
     since = gateway.job(spec.name).submitted_at
-    first = 0
+    first, before = 0, spec.start_from.first_step if spec.start_from else 0
     while time.monotonic() < end:
         row = _status(gateway, spec.name)
         step = int(row["step"] or 0)
         if row["state"] == JobState.DONE or step > first > 0:
             return step
-        if step and not first:
+        if step > before and not first:
             first, end = step, time.monotonic() + FIRST_SAVE_S
         _raise_if_script_failed(gateway, spec, code, since, first)
         time.sleep(0.2)
@@ -139,13 +142,20 @@ def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, code: Path, since: 
             continue
         if reason.startswith(_REFUSED) if step else incident.incident_class in _SCRIPT_FAILED:
             gateway.command(spec.name, "stop")
-            when = f"at its first save, after step {step}" if step else "before its first step"
+            when = f"at its first save, after step {step}" if step else _before_first_step(spec, reason)
             missing = job_code.explain_missing(code, reason)
             reason = f"{reason}. {missing}" if missing else reason
             raise RecoveryError(
                 f"{spec.script} failed {when}, and the job was stopped: {reason}. Fix the "
                 f"script and submit again; `holdfast incident {incident.id} --json` has the traceback."
             )
+
+
+def _before_first_step(spec: JobSpec, reason: str) -> str:
+    """Return when a script failed that made no step, from its error."""
+    if spec.start_from and reason.startswith(_RESTORE_FAILED):
+        return f"at its restore, from {spec.start_from.title}"
+    return "before its first step"
 
 
 def script_error(incident: Incident) -> str:

@@ -282,6 +282,22 @@ def test_a_first_save_that_is_refused_stops_the_job(cli: Cli, gateway: FakeGatew
     assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
 
 
+def test_a_state_to_start_from_that_cannot_be_restored_stops_the_job(
+    cli: Cli, gateway: FakeGateway, store: list[str]
+) -> None:
+    """Its steps count on from there, so the job shows one before it has made any."""
+    gateway.step = 400
+    wrong = fallen("CheckpointError", "model.weight: has a tensor [2]")
+    gateway.on_submit = lambda _: gateway.incidents.append(wrong)
+    job = write_job(JOB + "start_from: {job: el, step: 400}\n")
+    refused(cli("submit", job), "failed at its restore, from job el step 400", "has a tensor [2]")
+    assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
+    gateway.incidents.clear()
+    gateway.jobs.clear()
+    gateway.on_submit = lambda _: None
+    assert "no step after 0 s" in cli("submit", job, "--wait", "0.3").out
+
+
 def test_what_else_falls_after_the_first_step_is_recovered(
     cli: Cli, gateway: FakeGateway, store: list[str]
 ) -> None:
