@@ -166,7 +166,7 @@ async def _swap(case: RecoveryContext, asked: MoveRequest, standby: str) -> str:
             asked.machine,
             leaving.incarnation,
             Scope.CLUSTER,
-            f"left: {asked.description}",
+            asked.left_because,
             case.job,
             case.lease,
         )

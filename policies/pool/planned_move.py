@@ -26,6 +26,11 @@ class MoveRequest(Frozen):
         why = self.source.value.replace("_", " ")
         return f"{why}: {self.text}" if self.text else why
 
+    @property
+    def left_because(self) -> str:
+        """Why the machine that was left is out of service until it is handed back, in words."""
+        return f"left: {self.description}"
+
 
 def of(alert: Alert) -> MoveRequest:
     """Return the request of one alert: it asks for a move, is of a person, or is a sign that the machine will fail."""

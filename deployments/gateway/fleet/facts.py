@@ -49,8 +49,11 @@ def give_way(ledger: Ledger, job: str, to: str, now: float) -> None:
     found = "; ".join(acting.reasons)
     if acting.incident_class is IncidentClass.PLANNED_MOVE:
         state = IncidentState.DISMISSED
-        again = "A notice that stands is taken up again; else `holdfast move` asks"
-        summary = f"{found}. Not moved: {to} came first. {again}"
+        if acting.machine is None or acting.machine in ledger.job(job).machines:
+            again = "A notice that stands is taken up again; else `holdfast move` asks"
+            summary = f"{found}. Not moved: {to} came first. {again}"
+        else:
+            summary = f"{found}. The job had left {acting.machine} when {to} came"
     else:
         state = IncidentState.NEEDS_HUMAN
         summary = f"{found}. Not diagnosed further: {to} came first. `holdfast doctor {job}` shows more"

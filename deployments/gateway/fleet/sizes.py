@@ -15,9 +15,10 @@ from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import flaps, resize
+from holdfast.policies.config.planned_move import Fate
 from holdfast.policies.counted import counted
 from holdfast.policies.escalate import waits
-from holdfast.policies.pool import elastic
+from holdfast.policies.pool import elastic, planned_move
 from holdfast.policies.pool.machine_groups import group_of
 from holdfast.storage.ledger import Ledger
 
@@ -154,9 +155,22 @@ class Sizes:
         if life in self._tried_at:
             return
         self._tried_at[life] = now
+        if machine.job is not None and await self._stands_by_again(machine):
+            log.info("machine %s, which job %s has left, stands by again", machine.name, machine.job)
+            await asyncio.to_thread(_end_drain, self._site.ledger, machine)
+            await self._release(machine.job)
+            return
         log.warning("machine %s, which job %s has left, is taken out", machine.name, machine.job)
         why = machine.cordon_reason or f"left by job {machine.job}"
         await self._take_out(machine, why, machine.cordon_scope or Scope.CLUSTER)
+
+    async def _stands_by_again(self, machine: Machine) -> bool:
+        """Return whether a planned move left the machine, after which the policy has it stand by again."""
+        move = await asyncio.to_thread(_last_move, self._site.ledger, machine)
+        asked = planned_move.asked(move) if move else None
+        if asked is None or machine.cordon_reason != asked.left_because:
+            return False
+        return self._site.policy.planned_move.afterwards[asked.source] is Fate.STANDBY
 
     async def _is_settled(self, job: Job) -> bool:
         """Return whether it runs for long enough at its present size, and no incident of it is worked on."""
@@ -195,6 +209,19 @@ def _last_asked(ledger: Ledger, job: Job) -> str:
         if asked and incident.incident_class is IncidentClass.SCALE_JOB:
             return incident.id
     return ""
+
+
+def _last_move(ledger: Ledger, machine: Machine) -> Incident | None:
+    """Return the newest incident in which the machine's job was to leave it (blocking)."""
+    for incident in ledger.incidents(machine.job, limit=_LOOK_BACK):
+        if incident.incident_class is IncidentClass.PLANNED_MOVE and incident.machine == machine.name:
+            return incident
+    return None
+
+
+def _end_drain(ledger: Ledger, machine: Machine) -> None:
+    """Have a machine that leaves its job serve it without a slot, as one that is left over (blocking)."""
+    ledger.set_machine(machine.name, state=MachineState.ACTIVE, cordon_scope=None, cordon_reason=None)
 
 
 def _forget_wishes(ledger: Ledger, job: str) -> None:

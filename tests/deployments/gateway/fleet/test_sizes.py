@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
+from holdfast.deployments.gateway.fleet.facts import give_way
+from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.operations import flaps
+from holdfast.policies.pool import planned_move
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 SETTLED_S = 31.0
@@ -164,6 +166,33 @@ async def test_a_machine_that_a_job_left_is_taken_out_when_its_move_was_not_ende
     await look(kit)
     out = kit.ledger.machine(gone)
     assert (out.state, out.job, out.cordon_reason) == (MachineState.CORDONED, None, "left: drain")
+
+
+@pytest.mark.parametrize(
+    ("source", "becomes"), [("by_hand", MachineState.STANDBY), ("maintenance", MachineState.CORDONED)]
+)
+async def test_a_machine_whose_move_was_not_ended_becomes_what_the_policy_says(
+    kit: Kit, source: str, becomes: MachineState
+) -> None:
+    """A fault came first when the job had left it."""
+    await elastic(kit, machines=3, want=2, standbys=0)
+    job = kit.ledger.job(JOB)
+    left = job.machines[2]
+    request = Alert(
+        kind=AlertKind.PLANNED_MOVE, job=JOB, machine=left, at=kit.clock.now(), evidence={"source": source}
+    )
+    found = Classification(
+        incident_class=IncidentClass.PLANNED_MOVE, confidence=1.0, machine=left, reasons=("asked",)
+    )
+    move = kit.ledger.open_incident(JOB, found, job.epoch, [request], kit.clock.now())
+    kit.ledger.set_job(JOB, machines=job.machines[:2], spec=job.spec.resized(2))
+    kit.ledger.drain(left, "i1", Scope.CLUSTER, f"left: {planned_move.of(request).description}", JOB)
+    give_way(kit.ledger, JOB, "machine_fault", kit.clock.now())
+    ended = kit.ledger.incident(move.id)
+    assert ended.state is IncidentState.DISMISSED
+    assert ended.summary == f"asked. The job had left {left} when machine_fault came"
+    await look(kit)
+    assert kit.ledger.machine(left).state is becomes
 
 
 async def test_a_slow_start_takes_few_machines_then_the_others(kit: Kit) -> None:
