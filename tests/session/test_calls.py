@@ -92,7 +92,7 @@ def test_a_restore_in_the_middle_of_training_is_refused(make_agent: MakeAgent) -
         session.restore(fresh)
 
 
-@pytest.mark.parametrize(("failed", "raised"), [(1, CheckpointError), (2, ScriptRefusedError)])
+@pytest.mark.parametrize(("failed", "raised"), [(2, CheckpointError), (3, ScriptRefusedError)])
 def test_a_rank_learns_whether_the_script_must_change_for_another(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, failed: int, raised: type[CheckpointError]
 ) -> None:
@@ -104,6 +104,23 @@ def test_a_rank_learns_whether_the_script_must_change_for_another(
     with pytest.raises(raised, match="cannot be saved on another rank") as caught:
         session.checkpoint(state)
     assert type(caught.value) is raised
+
+
+def test_a_part_that_another_rank_cannot_reach_leaves_the_first_save_to_a_later_step(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rank ends; each counts the step as not saved."""
+    session, state = session_of(make_agent()), training()
+    session.restore(state)
+    with monkeypatch.context() as once:
+        once.setattr(Group, "agree", lambda *_, **__: ([0, 1], True))
+        session.step(1, loss=train(state))
+        session.checkpoint(state)
+    assert session.counts.failed == 1
+    session.step(2, loss=train(state))
+    session.checkpoint(state)
+    assert session.flush()
+    assert (session.counts.failed, session.counts.common) == (1, 1)
 
 
 class Broken(Counter):
