@@ -165,7 +165,7 @@ class Uploads:
                 raise
             raise CheckpointError(f"{key} cannot be saved from this machine: {error}") from error
         for loan, each in zip(loans, metadata, strict=True):
-            self._soon(self._upload(loan, each, order.world_size))
+            self._soon(self._upload(loan, each, order.world_size, in_order=False))
 
     async def _due(self, loan: _Loan, run: Run, pace: Pace) -> None:
         """Do a periodic upload; one that ends in time lets the pace grow again."""
@@ -177,14 +177,14 @@ class Uploads:
             self._under_way[who].discard(loan.key)
             self._failed(loan.header.job, loan.header.epoch, 0, f"checkpoint {loan.key}", error)
             return
-        if not await self._upload(loan, metadata, run.start.world_size):
+        if not await self._upload(loan, metadata, run.start.world_size, in_order=True):
             return
         if self._pace[who] == pace:
             self._pace[who] = pace.kept_up()
         if loan.header.rank == 0:
             await self._tidy(loan.header.job, run.start.retention)
 
-    async def _upload(self, loan: _Loan, metadata: bytes, world_size: int) -> bool:
+    async def _upload(self, loan: _Loan, metadata: bytes, world_size: int, *, in_order: bool) -> bool:
         """Send a loan and give it back, complete the checkpoint if it is rank 0's; return whether that succeeded."""
         header = loan.header
         who = (header.job, header.rank)
@@ -197,7 +197,7 @@ class Uploads:
                 self._under_way[who].discard(loan.key)
             if header.rank == 0:
                 try:
-                    await self._complete(loan, world_size, metadata)
+                    await self._complete(loan, world_size, metadata, in_order=in_order)
                 finally:
                     # Ordered again, the checkpoint is completed again, or reported again if it is there.
                     self._sent.pop(who, None)
@@ -261,7 +261,7 @@ class Uploads:
         except CheckpointError as error:
             _log.warning("%s: the next save has to wait for memory", error)
 
-    async def _complete(self, loan: _Loan, world_size: int, metadata: bytes) -> None:
+    async def _complete(self, loan: _Loan, world_size: int, metadata: bytes, *, in_order: bool) -> None:
         header = loan.header
         self._completing[header.job] += 1
         try:
@@ -275,6 +275,7 @@ class Uploads:
                 world_size=world_size,
                 metadata=metadata,
                 wait_s=self._limits.parts_s,
+                in_order=in_order,
             )
         finally:
             self._completing[header.job] -= 1

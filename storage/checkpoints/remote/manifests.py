@@ -246,6 +246,17 @@ def newest_first(store: ObjectStore, job: str) -> list[str]:
     ]
 
 
+def later_steps(store: ObjectStore, job: str, key: str) -> list[str]:
+    """Return the prefixes of later steps of the same epoch as that of ``key``, complete or not, the newest first.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    prefixes = newest_first(store, job)
+    _, epoch = _by_step(key)
+    return [each for each in prefixes if _by_step(each) > _by_step(key) and _by_step(each)[1] == epoch]
+
+
 def newest_complete(store: ObjectStore, job: str) -> str | None:
     """Return the prefix of the newest checkpoint (by epoch, then step) that has a manifest, whatever its state.
 

@@ -49,6 +49,8 @@ _LARGE_BYTES = 64 << 20
 """More is sent in parts."""
 _POLL_S = (0.1, 2.0)
 """First and longest pause between two looks for missing parts."""
+_OVERTAKEN_EVERY_S = 5.0
+"""Between two looks whether a rank whose part is missing sent that of a later step already."""
 
 
 class Uploaded(Frozen):
@@ -156,6 +158,7 @@ def finish(
     world_size: int,
     metadata: bytes,
     wait_s: float,
+    in_order: bool = False,
     clock: Clock | None = None,
 ) -> RemoteCheckpoint:
     """Wait for the parts of all ranks, then write both forms of the metadata and, last, the manifest that counts.
@@ -163,14 +166,18 @@ def finish(
     A checkpoint that is complete already is left unchanged. ``metadata`` is the plan's, as rank 0 keeps it
     (:mod:`~holdfast.storage.checkpoints.format.plan_file`).
 
+    Args:
+        wait_s: longest wait for parts, in seconds.
+        in_order: each rank sends the parts of its steps in their order: one that sent a later one skipped this.
+
     Raises:
-        CheckpointError: some parts did not come within ``wait_s`` seconds, do not fit ``metadata``, or are not of
-            one state.
+        CheckpointError: some parts did not come within ``wait_s`` seconds, or will not come; do not fit ``metadata``;
+            or are not of one state.
         UnavailableError: the store does not answer.
     """
     if store.exists(object_key(key, MANIFEST)):
         return manifests.describe(store, key)
-    _await_parts(store, key, world_size, wait_s)
+    _await_parts(store, key, world_size, wait_s, job if in_order else "")
     with ThreadPoolExecutor(_READERS, thread_name_prefix="parts") as readers:
         parts = list(readers.map(lambda rank: read_parts(store, key, rank), range(world_size)))
     require_alike(key, parts)
@@ -291,12 +298,26 @@ def _put_boxes(store: ObjectStore, key: str, compact: bytes) -> RemoteFile:
     return part.described(BOXES_PART)
 
 
-def _await_parts(store: ObjectStore, key: str, world_size: int, wait_s: float) -> None:
+def _await_parts(store: ObjectStore, key: str, world_size: int, wait_s: float, overtaken_in: str) -> None:
+    """Wait for all parts; ``overtaken_in``: the job, where a rank that sent a later step's part will not send this."""
     deadline = time.monotonic() + wait_s
+    look_at = time.monotonic() + _OVERTAKEN_EVERY_S
     pause, longest = _POLL_S
-    wanted = {object_key(key, manifests.parts_name(rank)) for rank in range(world_size)}
-    while missing := wanted - {found.key for found in store.list(object_key(key, "parts/"))}:
-        if time.monotonic() > deadline:
+    wanted = {object_key(key, manifests.parts_name(rank)): rank for rank in range(world_size)}
+    while missing := wanted.keys() - {found.key for found in store.list(object_key(key, "parts/"))}:
+        now = time.monotonic()
+        if overtaken_in and now > look_at:
+            look_at = now + _OVERTAKEN_EVERY_S
+            rank = min(wanted[each] for each in missing)
+            if later := _later_part(store, key, overtaken_in, rank):
+                raise CheckpointError(f"checkpoint {key}: rank {rank} left it out, and sent {later} since")
+        if now > deadline:
             raise CheckpointError(f"checkpoint {key}: {len(missing)} of {world_size} parts never came")
         time.sleep(pause)
         pause = min(2 * pause, longest)
+
+
+def _later_part(store: ObjectStore, key: str, job: str, rank: int) -> str:
+    """Return the prefix of a later step of the same epoch of which a rank sent its part; empty: there is none."""
+    newer = manifests.later_steps(store, job, key)
+    return next((each for each in newer if store.exists(object_key(each, manifests.parts_name(rank)))), "")

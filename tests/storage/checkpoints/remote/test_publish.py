@@ -65,7 +65,9 @@ class Rank:
             store, part, manifests.checkpoint_key(self.job, step, 1), object_nbytes=OBJECT_BYTES, within_s=60
         )
 
-    def finish(self, store: S3Store, step: int, world_size: int = 1) -> RemoteCheckpoint:
+    def finish(
+        self, store: S3Store, step: int, world_size: int = 1, *, in_order: bool = False
+    ) -> RemoteCheckpoint:
         header = buffers.inventory(self.folder)[-1][1]
         return publish.finish(
             store,
@@ -76,6 +78,7 @@ class Rank:
             world_size=world_size,
             metadata=buffers.metadata_path(self.folder, header.plan).read_bytes(),
             wait_s=0,
+            in_order=in_order,
             clock=FakeClock(float(step)),
         )
 
@@ -199,6 +202,24 @@ def test_a_shard_that_is_overwritten_meanwhile_is_no_part(store: S3Store, rank: 
     with pytest.raises(CheckpointError, match="1 of 1 parts never came"):
         rank.finish(store, 10)
     assert manifests.list_remote(store, "gpt") == []
+
+
+def test_a_part_that_was_left_out_is_not_waited_for(
+    store: S3Store, rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 sent a later step of the epoch: it does not come back to this one, unless it is ordered to."""
+    monkeypatch.setattr(publish, "_OVERTAKEN_EVERY_S", -1.0)
+    rank.put(store, 10)
+    for key in (manifests.checkpoint_key("gpt", 8, 1), manifests.checkpoint_key("gpt", 12, 2)):
+        store.put(object_key(key, manifests.parts_name(1)), b"{}")  # an earlier step, and another epoch
+    with pytest.raises(CheckpointError, match="1 of 2 parts never came"):
+        rank.finish(store, 10, world_size=2, in_order=True)
+    later = manifests.checkpoint_key("gpt", 12, 1)
+    store.put(object_key(later, manifests.parts_name(1)), b"{}")
+    with pytest.raises(CheckpointError, match=f"rank 1 left it out, and sent {later} since"):
+        rank.finish(store, 10, world_size=2, in_order=True)
+    with pytest.raises(CheckpointError, match="1 of 2 parts never came"):
+        rank.finish(store, 10, world_size=2)
 
 
 def test_a_loan_outlasts_the_saves_after_it(store: S3Store, rank: Rank, tmp_path: Path) -> None:
