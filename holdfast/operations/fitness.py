@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Check, Diagnose
+from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.machine import Machine
 from holdfast.operations.context import Context
 from holdfast.policies.classify import sure_signs
@@ -12,7 +15,8 @@ from holdfast.policies.classify import sure_signs
 async def why_unfit(ctx: Context, machine: Machine) -> str:
     """Return why the machine must not be given to a job; empty: there is no reason.
 
-    A sure sign that its present incarnation showed counts, also when nothing was done about it (mode ``observe``).
+    A sure sign that its present incarnation showed counts, also when nothing was done about it (mode ``observe``). That
+    it was lost does not, where it answers again.
     """
     seen = [
         alert
@@ -21,9 +25,9 @@ async def why_unfit(ctx: Context, machine: Machine) -> str:
         and alert.incarnation in (None, machine.incarnation)
         and alert.at >= machine.registered_at
     ]
-    signs = sure_signs.find(seen, ctx.policy.classify)
-    if machine.name in signs:
-        return signs[machine.name]
+    lost = [alert for alert in seen if alert.kind is AlertKind.MACHINE_LOST]
+    if shown := _sign(ctx, machine, [alert for alert in seen if alert not in lost]):
+        return shown
     try:
         findings = await ctx.agent(machine).diagnose(
             Diagnose(
@@ -36,5 +40,9 @@ async def why_unfit(ctx: Context, machine: Machine) -> str:
         )
     except HoldfastError:
         # Whether it lives is the gateway's to watch.
-        return ""
+        return _sign(ctx, machine, lost)
     return "; ".join(f"{found.check}: {found.detail}" for found in findings if not found.ok and found.sure)
+
+
+def _sign(ctx: Context, machine: Machine, alerts: Sequence[Alert]) -> str:
+    return sure_signs.find(alerts, ctx.policy.classify).get(machine.name, "")

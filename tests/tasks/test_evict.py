@@ -9,13 +9,14 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
+from holdfast.deployments.gateway.intake.outcome import What
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import SilentError, StaleError, UndyingError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
-from holdfast.operations import launch, stop, swap
+from holdfast.operations import fitness, launch, stop, swap
 from holdfast.operations.context import Context
 from holdfast.operations.fence import Fenced
 from holdfast.settings import Settings
@@ -244,6 +245,31 @@ async def test_a_machine_that_does_not_answer_stays_with_the_job_that_has_ended(
     assert ctx.ledger.machine("m0").state is MachineState.STANDBY
     left = ctx.ledger.machine("m1")
     assert (left.state, left.job, engine.evicted) == (MachineState.ACTIVE, "gpt", [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "fit"),
+    [
+        (AlertKind.MACHINE_LOST, True, True),
+        (AlertKind.MACHINE_LOST, False, False),
+        (AlertKind.GPU_LOST, True, False),
+    ],
+)
+async def test_a_machine_that_was_lost_and_answers_again_is_fit(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, kind: AlertKind, answers: bool, fit: bool
+) -> None:
+    """A recovery left it in the job: it is no reason to cordon it at the job's end. Other sure signs are."""
+
+    class Agent:
+        async def diagnose(self, _: object) -> list[Finding]:
+            if not answers:
+                raise SilentError("no answer")
+            return []
+
+    monkeypatch.setattr(Context, "agent", lambda *_: Agent())
+    alert = Alert(kind=kind, job="gpt", machine="m1", at=2e9, incarnation="a@u1")
+    ctx.ledger.record_alert(alert, None, What.IGNORED)
+    assert (await fitness.why_unfit(ctx, ctx.ledger.machine("m1")) == "") is fit
 
 
 async def test_what_was_started_of_a_job_that_was_stopped_meanwhile_is_ended(
