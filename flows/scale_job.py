@@ -4,7 +4,6 @@ Machines are claimed while the job trains. Then it is held at a step boundary, r
 in memory. To zero: its newest step goes to S3, and its machines to the standby pool.
 """
 
-from holdfast.policies.counted import counted
 from holdfast.tasks.fell_again import look_further
 from holdfast.tasks.lost import evict_lost, replace_lost
 from holdfast.tasks.pause import hold_at_boundary, pause
@@ -14,6 +13,7 @@ from holdfast.tasks.resize import (
     claim,
     fell_with,
     holds_none,
+    in_words,
     leave_at_zero,
     place,
     placed_back,
@@ -42,13 +42,11 @@ async def scale_job(case: RecoveryContext) -> Recovered:
         silent = await pause(case)
         fell = fell_with(case)
         tried = await look_further(case)
-        size = counted(machines, "machine", "machines")
-        did = f"it did not come up with {size}, nor with {size_before(case)} ({fell}); {tried.summary}"
+        did = f"it did not come up with {in_words(machines)}, nor with {size_before(case)} ({fell}); {tried.summary}"
     elif case.again:
         silent = await pause(case)
         fell = fell_with(case)
-        size = counted(machines, "machine", "machines")
-        did = f"it did not come up with {size} ({fell}): {await place(case, size_before(case))}"
+        did = f"it did not come up with {in_words(machines)} ({fell}): {await place(case, size_before(case))}"
     else:
         await claim(case, machines)
         await hold_at_boundary(case)

@@ -171,6 +171,11 @@ def size_before(case: RecoveryContext) -> int:
     return before or case.job_now().spec.machines
 
 
+def in_words(machines: int) -> str:
+    """Return a size for a summary."""
+    return counted(machines, "machine", "machines")
+
+
 def has_size(case: RecoveryContext, machines: int) -> bool:
     """Return whether the job trains with so many machines already: a schedule asks for a size whatever the present one.
 
@@ -186,7 +191,7 @@ def keep_size(case: RecoveryContext, machines: int) -> str:
     """Have the job keep the size that it has, if a person or a schedule asked for it; return what was found."""
     if not any(alert.evidence.get("grown") for alert in case.incident.alerts):
         case.ledger.want_size(case.job, machines)
-    return f"it has {counted(machines, 'machine', 'machines')} already"
+    return f"it has {in_words(machines)} already"
 
 
 def has_other_size(case: RecoveryContext) -> bool:
