@@ -18,7 +18,7 @@ from prefect.tasks import Task
 
 from tests.nemesis import runs
 from tests.nemesis.network import Client
-from tests.nemesis.scheduler import Scheduler
+from tests.nemesis.scheduler import Killed, Scheduler
 
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _PID = 1 << 23
 """In histories, which are the same wherever they are played; no process of Linux has it."""
+
+
+def _end_leftover(scheduler: Scheduler) -> None:
+    """End a generator that the collector closes after its run: no time passes any more for what it waits for."""
+    if scheduler.over:
+        raise Killed
 
 
 class _Event:
@@ -40,6 +46,7 @@ class _Event:
     def wait(self, seconds: float) -> bool:
         until = self._scheduler.now + seconds
         while not self._set and self._scheduler.now < until:
+            _end_leftover(self._scheduler)
             self._scheduler.block(min(0.5, until - self._scheduler.now))
         return self._set
 
@@ -60,6 +67,7 @@ class _Thread:
 
     def join(self) -> None:
         while not self._done:
+            _end_leftover(self._scheduler)
             self._scheduler.block(0.05)
 
 

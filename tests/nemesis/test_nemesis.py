@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.nemesis import patches
+from tests.nemesis.scheduler import Killed, Scheduler
+
 ROOT = Path(__file__).parents[2]
 IN_CI = ("0:150", "150:300")
 """Each in a process of its own."""
@@ -56,3 +59,13 @@ def test_each_repair_that_is_taken_out_is_missed() -> None:
     """The schedules of known defects break an invariant without their repair, and none with it."""
     done = nemesis("--controls", timeout_s=1800)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+def test_what_a_run_left_behind_waits_for_nothing() -> None:
+    """The collector closes it after the run, when no time passes: it waited without end."""
+    scheduler = Scheduler(1)
+    leftover = (patches._Thread(scheduler, lambda: None).join, lambda: patches._Event(scheduler).wait(1.0))
+    scheduler.end()
+    for waits in leftover:
+        with pytest.raises(Killed):
+            waits()
