@@ -159,7 +159,7 @@ def test_service_that_dies_stops_everything_and_shows_its_log(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the service and ends with the last lines of its log."""
-    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    monkeypatch.setattr(control.service_ports, "check", lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(home=home, port=taken.getsockname()[1])
         with pytest.raises(UnavailableError, match="alert gateway did not come up") as raised:
