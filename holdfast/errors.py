@@ -21,6 +21,7 @@
     │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
     │   ├── ScriptRefusedError the script's calls, or what it gives, could not be restored: the script must change
+    │   ├── PartAwayError      a part of the state cannot be reached now: the step is not saved, a later one may be
     │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
     ├── SourceError            training data is missing, was changed after it was listed, or cannot be read

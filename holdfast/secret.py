@@ -153,22 +153,26 @@ def _read(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
         raise SettingsError(f"secret file {path}: {why}. `holdfast up` creates it.") from None
-    if too_open(found):
-        raise SettingsError(
-            f"secret file {path} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a Kubernetes "
-            "secret: defaultMode 0400)."
-        )
+    require_private(f"secret file {path}", found)
     lines = tuple(line.strip() for line in value.splitlines() if line.strip())
     if not lines:
         raise SettingsError(f"secret file {path} is empty: delete it and run `holdfast up`.")
     return lines
 
 
-def too_open(found: os.stat_result) -> bool:
-    """Return whether the mode allows too much: only a group may read, and only another user's file, for us to read."""
+def require_private(name: str, found: os.stat_result) -> None:
+    """Refuse a file whose mode allows too much: only a group may read, and only another user's file, for us to read.
+
+    Raises:
+        SettingsError: it does; the message begins with ``name``.
+    """
     mode = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     mounted = found.st_uid != os.geteuid()
-    return bool(mode & ~stat.S_IRGRP if mounted else mode)
+    if mode & ~stat.S_IRGRP if mounted else mode:
+        raise SettingsError(
+            f"{name} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a Kubernetes secret: "
+            "defaultMode 0400)."
+        )
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

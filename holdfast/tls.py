@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 import ssl
-import stat
 import threading
 from asyncio import constants
 from asyncio.sslproto import SSLProtocol
@@ -144,7 +143,7 @@ class Tls:
         try:
             assert self._cert is not None
             assert self._key is not None
-            _require_private(self._key)
+            secret.require_private(f"HOLDFAST_TLS_KEY = {self._key}", self._key.stat())
             # An encrypted key is an error: there is no operator to type its passphrase.
             context.load_cert_chain(self._cert, self._key, password=lambda: "")
         except (OSError, ssl.SSLError) as error:
@@ -153,15 +152,6 @@ class Tls:
                 "certificate and its unencrypted key, as PEM."
             ) from None
         return context
-
-
-def _require_private(key: Path) -> None:
-    found = key.stat()
-    if secret.too_open(found):
-        raise SettingsError(
-            f"HOLDFAST_TLS_KEY = {key} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a "
-            "Kubernetes secret: defaultMode 0400)."
-        )
 
 
 PLAIN = Tls()

@@ -151,7 +151,7 @@ async def place(case: RecoveryContext, machines: int) -> str:
 
     intent = {"machines": machines, "from": before["from"], "want": before["want"]}
     done = await case.once("resize", case.life, intent, act)
-    return f"{counted(done['to'], 'machine', 'machines')} instead of {done['from']}"
+    return f"{in_words(done['to'])} instead of {done['from']}"
 
 
 @task(task_run_name="scale {case.job} to zero")

@@ -21,10 +21,9 @@ from holdfast.operations import restore
 from holdfast.operations.first_steps import first_steps
 from holdfast.operations.launch import Launched, launch
 from holdfast.policies.classify import sure_signs
-from holdfast.policies.counted import counted
 from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.recovery_context import RecoveryContext
-from holdfast.tasks.resize import ask_for_lacking, has_other_size, size_before
+from holdfast.tasks.resize import ask_for_lacking, has_other_size, in_words, size_before
 from holdfast.tasks.suspect import mark_suspect
 
 _MOST_RECORDED = 20
@@ -253,7 +252,7 @@ async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:
         )
     if has_other_size(case):
         # The script's merge and split may be at fault, or missing: at the former size each rank takes its own.
-        size = counted(len(now.machines), "machine", "machines")
+        size = in_words(len(now.machines))
         raise RecoveryError(
             f"checkpoint of step {now.start_step} cannot be loaded by {size} (the job had {size_before(case)}): "
             f"{_short(why)}"

@@ -197,11 +197,8 @@ def report(
 
 def _is_over(row: Incident) -> bool:
     """Return whether it was recovered, or dismissed because nothing was left to do."""
-    return (
-        row.recovered_at is not None
-        if row.state is IncidentState.RECOVERED
-        else row.state is IncidentState.DISMISSED
-    )
+    recovered = row.state is IncidentState.RECOVERED and row.recovered_at is not None
+    return recovered or row.state is IncidentState.DISMISSED
 
 
 def _closed_at(row: Incident) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.data.files import File
+from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.errors import SourceError
 
@@ -29,11 +29,11 @@ class FolderPlace:
         if not root.is_dir():
             raise SourceError(f"{root}: no such folder")
         for folder, below, names in os.walk(root, followlinks=True, onerror=_unread):
-            below[:] = [each for each in below if each[0] not in "._" and each != _NOT_DATA]
+            below[:] = [each for each in below if counts(each) and each != _NOT_DATA]
             for each in below:
                 _refuse_loop(root, Path(folder) / each)
             for name in names:
-                if name[0] in "._":
+                if not counts(name):
                     continue
                 path = Path(folder) / name
                 if (found := _status(path)) is None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 import httpx
 
 from holdfast.data.at_once import each_of
-from holdfast.data.files import File
+from holdfast.data.files import File, counts
 from holdfast.data.places import changed
 from holdfast.data.ranges import opened
 from holdfast.errors import SettingsError, SourceError, UnavailableError
@@ -54,11 +54,7 @@ class HttpPlace:
             below = below or urljoin(page, ".")
             for url in _links(page, answer, below):
                 path = url[len(self._base) :]
-                if (
-                    not url.startswith(below)
-                    or url == below
-                    or any(p[:1] in "._" for p in path.split("/") if p)
-                ):
+                if not url.startswith(below) or url == below or not counts(path):
                     continue
                 if not path.endswith("/"):
                     urls[url] = None

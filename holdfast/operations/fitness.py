@@ -25,8 +25,7 @@ async def why_unfit(ctx: Context, machine: Machine) -> str:
         and alert.incarnation in (None, machine.incarnation)
         and alert.at >= machine.registered_at
     ]
-    lost = [alert for alert in seen if alert.kind is AlertKind.MACHINE_LOST]
-    if shown := _sign(ctx, machine, [alert for alert in seen if alert not in lost]):
+    if shown := _sign(ctx, machine, [each for each in seen if each.kind is not AlertKind.MACHINE_LOST]):
         return shown
     try:
         findings = await ctx.agent(machine).diagnose(
@@ -40,7 +39,7 @@ async def why_unfit(ctx: Context, machine: Machine) -> str:
         )
     except HoldfastError:
         # Whether it lives is the gateway's to watch.
-        return _sign(ctx, machine, lost)
+        return _sign(ctx, machine, seen)
     return "; ".join(f"{found.check}: {found.detail}" for found in findings if not found.ok and found.sure)
 
 

@@ -252,9 +252,9 @@ def later_steps(store: ObjectStore, job: str, key: str) -> list[str]:
     Raises:
         UnavailableError: the store does not answer.
     """
-    prefixes = newest_first(store, job)
-    _, epoch = _by_step(key)
-    return [each for each in prefixes if _by_step(each) > _by_step(key) and _by_step(each)[1] == epoch]
+    step, epoch = _by_step(key)
+    found = ((_by_step(prefix), prefix) for prefix in newest_first(store, job))
+    return [prefix for (later, of), prefix in found if of == epoch and later > step]
 
 
 def newest_complete(store: ObjectStore, job: str) -> str | None:
